@@ -1,0 +1,10 @@
+// Package crashpoint names the steps at which a test ends a program, to prove
+// what a crash between two commits leaves behind (spec core §13).
+//
+// In an ordinary build At does nothing and is inlined away. Built with the tag
+// drawbridge_crashpoints, a program whose environment holds
+// DRAWBRIDGE_TEST_EXIT_AT=<name> exits with status 86 at that point.
+package crashpoint
+
+// ExitCode is the status of a program that ended at a crash point.
+const ExitCode = 86
