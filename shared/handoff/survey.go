@@ -1,0 +1,154 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sort"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/terminal"
+)
+
+// A sighting is one pane with an agent in it, as one look at the world shows
+// it. It advertises; whoever types looks again.
+type sighting struct {
+	pane     terminal.Pane
+	proc     agent.Process
+	adapter  agent.Adapter
+	identity agent.Identity
+	seen     bool // reading is of a screen captured in this survey
+	reading  agent.Reading
+	warnings []string
+}
+
+func (s *sighting) id() string { return terminal.ID(string(s.proc.Agent), s.pane, s.proc.Inc.PID) }
+
+// survey looks at every pane of the configured sockets once: one listing, one
+// capture of all, one walk over the process tree, no settling wait.
+func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, error) {
+	listing, err := d.Tmux.Panes(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var problems []string
+	for _, e := range listing.Errors {
+		problems = append(problems, e.Error())
+	}
+
+	var screens map[string]terminal.Screen
+	captured := make(chan error, 1)
+	go func() {
+		var err error
+		if scan {
+			screens, err = d.Tmux.Capture(ctx, listing.Panes)
+		}
+		captured <- err
+	}()
+	found := d.find(ctx, listing.Panes)
+	if err := <-captured; err != nil {
+		problems = append(problems, fault.CleanLine(err.Error()))
+	}
+
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, s := range found {
+		g.Go(func() error {
+			d.judge(gctx, s, screens)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	sort.Slice(found, func(i, j int) bool { return found[i].id() < found[j].id() })
+	return found, problems, ctx.Err()
+}
+
+// find gives the panes that hold exactly one agent.
+func (d *Desk) find(ctx context.Context, panes []terminal.Pane) []*sighting {
+	var (
+		mu  sync.Mutex
+		out []*sighting
+	)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, p := range panes {
+		if p.Dead {
+			continue
+		}
+		g.Go(func() error {
+			s, err := d.findIn(gctx, p)
+			if err == nil {
+				mu.Lock()
+				out = append(out, s)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return nil
+	return out
+}
+
+// findIn gives the agent of one pane, whichever adapter knows it.
+func (d *Desk) findIn(ctx context.Context, p terminal.Pane) (*sighting, error) {
+	err := error(agent.ErrNoAgent)
+	for _, a := range d.Agents {
+		proc, e := a.Find(ctx, p)
+		if e == nil {
+			return &sighting{pane: p, proc: proc, adapter: a}, nil
+		}
+		if !errors.Is(e, agent.ErrNoAgent) {
+			err = e
+		}
+	}
+	return nil, err
+}
+
+// judge adds what the screen and the agent's own files say.
+func (d *Desk) judge(ctx context.Context, s *sighting, screens map[string]terminal.Screen) {
+	if screen, ok := screens[s.pane.Key()]; ok {
+		s.seen = true
+		s.pane.Dead, s.pane.InMode = screen.Pane.Dead, screen.Pane.InMode
+		s.reading = s.adapter.Read(s.proc.Version, screen)
+	} else {
+		s.reading.State = agent.Unknown
+	}
+	id, err := s.adapter.Identify(ctx, s.proc)
+	if err != nil {
+		id = agent.Identity{State: agent.Unavailable, Activity: agent.ActivityUnknown, Reason: fault.CleanLine(err.Error())}
+	}
+	s.identity = id
+	if s.proc.Class == agent.Untested {
+		s.warnings = append(s.warnings, fmt.Sprintf("%s %s has no recorded fixtures; each action is allowed only as far as its screens and records pass the structural proofs", s.proc.Agent, s.proc.Version))
+	}
+}
+
+// activity joins screen and records conservatively: idle only when nothing
+// says otherwise, working when anything does.
+func (s *sighting) activity() (state, reason string) {
+	switch {
+	case s.reading.State == agent.Approval:
+		return "awaiting_approval", "an approval dialog is open"
+	case s.reading.State == agent.Question:
+		return "awaiting_answer", "a questionnaire is open"
+	case s.identity.Activity == agent.ActivityWorking:
+		return "working", "the agent's records show an open turn"
+	case s.reading.State == agent.Working:
+		return "working", "the screen shows work"
+	case s.pane.InMode:
+		return "unknown", "the pane is in copy mode"
+	case s.reading.State == agent.Idle:
+		if s.identity.Activity == agent.ActivityUnknown {
+			return "idle", "the screen is idle; the records of this pane cannot be told"
+		}
+		return "idle", "screen and records are idle"
+	}
+	return "unknown", "the screen shows " + string(s.reading.State)
+}
