@@ -101,6 +101,10 @@ type Composer struct {
 	Empty  bool   // nothing but placeholder, told by style
 	Draft  string // text as shown, rows joined by \n, indentation of further rows removed
 	Pasted int    // characters behind a "[Pasted Content N chars]" placeholder, 0 if none
+	// Scrolled: the box shows only the end of a longer draft (Codex 0.171.0 marks
+	// it with a dim arrow in the last column of the first row, 0.148.0 shows it
+	// by filling the pane to its top). Draft then begins in the middle.
+	Scrolled bool
 }
 
 // Prompt is one isolated dialog.
