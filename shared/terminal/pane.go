@@ -1,6 +1,11 @@
 package terminal
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+
 	"drawbridge/shared/process"
 )
 
@@ -33,4 +38,27 @@ type Pane struct {
 type Screen struct {
 	Pane Pane
 	Text []byte
+}
+
+// Key is the terminal_key (core §4): the hex SHA-256 of provider, endpoint and
+// pane id. It is equal in every program and Store of the user, and new after a
+// server restart. The program in the pane is not part of it.
+func (p Pane) Key() string { return digest("drawbridge.terminal.v1", p.terminal()...) }
+
+// IncarnationKey is the incarnation_key (core §4): the terminal, the pane's
+// process and one agent process in it. A new process in the same pane has
+// another key.
+func IncarnationKey(p Pane, agent process.Incarnation) string {
+	return digest("drawbridge.incarnation.v1", append(p.terminal(), strconv.Itoa(p.PID), agent.String())...)
+}
+
+func (p Pane) terminal() []string {
+	return []string{provider, p.Endpoint.Socket, p.Endpoint.Server.String(), p.ID}
+}
+
+// digest hashes parts with a NUL behind each; none of them can hold one.
+func digest(domain string, parts ...string) string {
+	h := sha256.New()
+	h.Write([]byte(domain + "\x00" + strings.Join(parts, "\x00") + "\x00"))
+	return hex.EncodeToString(h.Sum(nil))
 }
