@@ -66,6 +66,9 @@ const (
 // Route says which Profile and controller session a callback belongs to.
 type Route = profile.Route
 
+// Capabilities are what the Host says it can do with a callback.
+type Capabilities = profile.Capabilities
+
 // ParseRoute reads one route strictly.
 func ParseRoute(data []byte) (Route, error) { return profile.ParseRoute(data) }
 
@@ -229,6 +232,9 @@ func parseEnvelope(data []byte) (Envelope, error) {
 	}
 	if wire.Event.Body == nil || wire.Event.RequiresResponse == nil {
 		return Envelope{}, errors.New("the event is incomplete")
+	}
+	if _, err := strictjson.Canonical(wire.Event.Metadata); err != nil {
+		return Envelope{}, fmt.Errorf("metadata: %w", err)
 	}
 	turn := []*string{wire.Source.SessionID, wire.Source.TurnID, wire.Source.ConversationID}
 	watch := []*string{wire.Source.WatchID, wire.Source.TerminalID}
