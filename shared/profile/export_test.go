@@ -1,0 +1,7 @@
+package profile
+
+// ReadFile lets a test change the file between fstat and read.
+var ReadFile = readFile
+
+// FromRelayWith is FromRelay with another registry.
+var FromRelayWith = fromRelay
