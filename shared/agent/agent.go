@@ -101,6 +101,7 @@ type Composer struct {
 	Empty  bool   // nothing but placeholder, told by style
 	Draft  string // text as shown, rows joined by \n, indentation of further rows removed
 	Pasted int    // characters behind a "[Pasted Content N chars]" placeholder, 0 if none
+	Held   string // why Enter would not send the draft as it stands ("popup", "shell_mode", "history"); "" if it would
 	// Scrolled: the box shows only the end of a longer draft (Codex 0.171.0 marks
 	// it with a dim arrow in the last column of the first row, 0.148.0 shows it
 	// by filling the pane to its top). Draft then begins in the middle.
@@ -114,9 +115,11 @@ type Prompt struct {
 	Command  string // as shown, white space removed at row ends; the transcript's form is authoritative
 	Reason   string
 	Options  []string
-	Selected int    // index of the highlighted option, -1 unknown
-	Region   []byte // exact styled bytes of the dialog
-	Digest   string // SHA-256 of Region, hex
+	Selected int            // index of the highlighted option, -1 unknown
+	Approve  []terminal.Key // allows this one call and nothing more; nil when that is not proven
+	Reject   []terminal.Key // refuses it; nil when that is not proven
+	Region   []byte         // exact styled bytes of the dialog
+	Digest   string         // SHA-256 of Region, hex
 }
 
 // Evidence names why a verdict was reached (bridge explain).

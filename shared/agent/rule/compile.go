@@ -1,0 +1,454 @@
+package rule
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/screen"
+	"drawbridge/shared/strictjson"
+	"drawbridge/shared/terminal"
+)
+
+// maxWindow bounds every number of rows in a rule file.
+const maxWindow = 200
+
+// File is one compiled rule file.
+type File struct {
+	name    string
+	agent   string
+	about   string
+	tested  []string
+	oldest  *semver.Version
+	columns int
+	rows    int
+
+	composer composer
+	footer   []footer
+	busy     busy
+	popups   popups
+	notes    []row
+	dialogs  []dialog
+	unnamed  []row
+	exited   exited
+	keys     Keys
+	input    Input
+	records  records
+}
+
+// The compiled forms of the members of a document.
+type (
+	style struct {
+		set, clear screen.Attr
+		fg, bg     colorTest
+	}
+	colorTest struct {
+		color screen.Color
+		on    bool
+		not   bool
+	}
+	group struct {
+		index int // of the expression; 0 is the whole row
+		name  string
+		style style
+	}
+	row struct {
+		name   string
+		re     *regexp.Regexp
+		groups []group
+	}
+	marker struct {
+		name, text, held string
+		style            style
+	}
+	composer struct {
+		column, indent int
+		markers        []marker
+		placeholder    style
+		pasted         row
+	}
+	footer struct {
+		row         row
+		means, held string
+	}
+	busy struct {
+		window         int
+		rows, suspects []row
+	}
+	popup struct {
+		row   row
+		below bool
+	}
+	popups struct {
+		window int
+		rows   []popup
+	}
+	options struct {
+		selected, other row
+		indent, min     int
+	}
+	extract struct {
+		to, form, rows, join string
+		start                *regexp.Regexp
+		indent               int
+		required             bool
+	}
+	answer struct {
+		option   *regexp.Regexp
+		selected bool
+		keys     []terminal.Key
+	}
+	dialog struct {
+		name, kind      string
+		state           agent.State
+		title, footer   row
+		body            []row
+		options         *options
+		extract         []extract
+		approve, reject *answer
+	}
+	exited struct {
+		window int
+		rows   []row
+	}
+)
+
+// Compile checks one rule file and makes it ready for use. The error names the
+// file and the JSON pointer of the member that is wrong.
+func Compile(name string, data []byte) (*File, error) {
+	var doc document
+	if err := strictjson.Decode(data, &doc, strictjson.Limits{MaxBytes: MaxFileBytes}); err != nil {
+		return nil, fmt.Errorf("rule file %s: %w", name, err)
+	}
+	c := &compiler{}
+	f := c.file(name, &doc)
+	if err := errors.Join(c.errs...); err != nil {
+		return nil, fmt.Errorf("rule file %s: %w", name, err)
+	}
+	return f, nil
+}
+
+// compiler collects every fault of a file, so that its author sees all at once.
+type compiler struct{ errs []error }
+
+func (c *compiler) fail(at, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+}
+
+func (c *compiler) file(name string, d *document) *File {
+	f := &File{name: name, agent: d.Agent, about: d.About, columns: d.Size.Columns, rows: d.Size.Rows}
+	if d.Schema != Schema {
+		c.fail("/schema", "is %d, this program knows %d", d.Schema, Schema)
+	}
+	if !wordPattern.MatchString(d.Agent) {
+		c.fail("/agent", "is not a lower case word")
+	}
+	c.within("/size/columns", d.Size.Columns, 1, 1000)
+	c.within("/size/rows", d.Size.Rows, 1, 1000)
+	c.versions(f, d.Versions)
+
+	f.composer = c.composer("/composer", d.Composer)
+	ready := 0
+	for i, ft := range d.Footer {
+		at := fmt.Sprintf("/footer/%d", i)
+		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held})
+		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansStarting, meansBlocked)
+		if (ft.Means == meansBlocked) != (ft.Held != "") {
+			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)
+		}
+		if ft.Means == meansReady {
+			ready++
+		}
+	}
+	if ready == 0 {
+		c.fail("/footer", "has no row that means %q: nothing could ever be idle", meansReady)
+	}
+	f.busy = busy{window: d.Busy.Window, rows: c.rowList("/busy/rows", d.Busy.Rows), suspects: c.rowList("/busy/suspects", d.Busy.Suspects)}
+	c.within("/busy/window", d.Busy.Window, 1, maxWindow)
+	if len(d.Busy.Rows) == 0 {
+		c.fail("/busy/rows", "is empty: a running turn could not be told from an idle pane")
+	}
+	f.popups.window = d.Popups.Window
+	c.within("/popups/window", d.Popups.Window, 1, maxWindow)
+	for i, p := range d.Popups.Rows {
+		at := fmt.Sprintf("/popups/rows/%d", i)
+		c.oneOf(at+"/where", p.Where, "above", "below")
+		f.popups.rows = append(f.popups.rows, popup{row: c.row(at+"/row", p.Row), below: p.Where == "below"})
+	}
+	f.notes = c.rowList("/notes", d.Notes)
+	seen := map[string]bool{}
+	for i, dj := range d.Dialogs {
+		at := fmt.Sprintf("/dialogs/%d", i)
+		if seen[dj.Name] {
+			c.fail(at+"/name", "is used twice")
+		}
+		seen[dj.Name] = true
+		f.dialogs = append(f.dialogs, c.dialog(at, dj))
+	}
+	f.unnamed = c.rowList("/unnamed", d.Unnamed)
+	f.exited = exited{window: d.Exited.Window, rows: c.rowList("/exited/rows", d.Exited.Rows)}
+	if len(d.Exited.Rows) > 0 {
+		c.within("/exited/window", d.Exited.Window, 1, maxWindow)
+	}
+	f.keys = Keys{Submit: c.key("/keys/submit", d.Keys.Submit), Interrupt: c.key("/keys/interrupt", d.Keys.Interrupt),
+		Clear: c.keyList("/keys/clear", d.Keys.Clear)}
+	f.input = Input{InlineChars: d.Input.InlineChars, RequestBytes: d.Input.RequestBytes, Refuse: d.Input.Refuse,
+		WrapPrefix: d.Input.WrapPrefix, WrapWord: d.Input.WrapWord}
+	c.within("/input/inline_chars", d.Input.InlineChars, 1, 1<<20)
+	c.within("/input/request_bytes", d.Input.RequestBytes, 1, 1<<20)
+	if len(d.Input.WrapPrefix) > 0 && strings.TrimSpace(d.Input.WrapWord) == "" {
+		c.fail("/input/wrap_word", "is empty, yet wrap_prefix is not")
+	}
+	f.records = c.records("/records", d.Records)
+	return f
+}
+
+var wordPattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+
+func (c *compiler) versions(f *File, v versionsJSON) {
+	oldest, err := semver.StrictNewVersion(v.Oldest)
+	if err != nil {
+		c.fail("/versions/oldest", "is not a semantic version")
+		oldest = semver.New(0, 0, 0, "", "")
+	}
+	f.oldest, f.tested = oldest, v.Tested
+	if len(v.Tested) == 0 {
+		c.fail("/versions/tested", "is empty")
+	}
+	for i, s := range v.Tested {
+		t, err := semver.StrictNewVersion(s)
+		if err != nil {
+			c.fail(fmt.Sprintf("/versions/tested/%d", i), "is not a semantic version")
+		} else if t.LessThan(oldest) {
+			c.fail(fmt.Sprintf("/versions/tested/%d", i), "is older than oldest")
+		}
+	}
+}
+
+func (c *compiler) composer(at string, j composerJSON) composer {
+	out := composer{column: j.Column, indent: j.Indent, placeholder: c.style(at+"/placeholder", j.Placeholder),
+		pasted: c.row(at+"/pasted", j.Pasted)}
+	c.within(at+"/column", j.Column, 0, 200)
+	c.within(at+"/indent", j.Indent, j.Column+1, 200)
+	if j.Placeholder == (styleJSON{}) {
+		c.fail(at+"/placeholder", "tests nothing: every draft would be a placeholder")
+	}
+	if out.pasted.re != nil && out.pasted.re.SubexpIndex("n") < 0 {
+		c.fail(at+"/pasted/text", "has no group n")
+	}
+	ordinary := 0
+	for i, m := range j.Markers {
+		mat := fmt.Sprintf("%s/markers/%d", at, i)
+		if len([]rune(m.Text)) != 1 || screen.Width([]rune(m.Text)[0]) == 0 {
+			c.fail(mat+"/text", "is not one character")
+		}
+		if m.Style == (styleJSON{}) {
+			c.fail(mat+"/style", "tests nothing: an echoed request would be a composer")
+		}
+		if m.Held == "" {
+			ordinary++
+		}
+		out.markers = append(out.markers, marker{name: m.Name, text: m.Text, held: m.Held, style: c.style(mat+"/style", m.Style)})
+	}
+	if ordinary == 0 {
+		c.fail(at+"/markers", "has no ordinary marker")
+	}
+	return out
+}
+
+func (c *compiler) dialog(at string, j dialogJSON) dialog {
+	out := dialog{name: j.Name, kind: j.Kind, state: agent.State(j.State), title: c.row(at+"/title", j.Title),
+		footer: c.row(at+"/footer", j.Footer), body: c.rowList(at+"/body", j.Body)}
+	if !wordPattern.MatchString(j.Name) {
+		c.fail(at+"/name", "is not a lower case word")
+	}
+	c.oneOf(at+"/state", j.State, string(agent.Approval), string(agent.Question), string(agent.Blocked))
+	if asks := j.State != string(agent.Blocked); asks != (j.Kind != "") {
+		c.fail(at+"/kind", "belongs to approval and question and to no other state")
+	}
+	if j.Options != nil {
+		out.options = c.options(at+"/options", *j.Options)
+	}
+	for i, e := range j.Extract {
+		out.extract = append(out.extract, c.extract(fmt.Sprintf("%s/extract/%d", at, i), e))
+	}
+	out.approve = c.answer(at+"/approve", j.Approve)
+	out.reject = c.answer(at+"/reject", j.Reject)
+	if j.State == string(agent.Approval) {
+		// An approval without these proofs could be a picture of one.
+		if j.Options == nil {
+			c.fail(at+"/options", "is missing: an approval needs a highlighted option as proof")
+		}
+		if len(j.Title.Style) == 0 {
+			c.fail(at+"/title/style", "is missing: an approval needs its title's style as proof")
+		}
+		if j.Approve == nil || j.Reject == nil {
+			c.fail(at, "an approval needs approve and reject")
+		}
+	} else if j.Approve != nil || j.Reject != nil {
+		c.fail(at, "only an approval has approve and reject")
+	}
+	return out
+}
+
+func (c *compiler) options(at string, j optionsJSON) *options {
+	out := &options{selected: c.row(at+"/selected", j.Selected), other: c.row(at+"/other", j.Other), indent: j.Indent, min: j.Min}
+	for _, r := range []struct {
+		at  string
+		row row
+	}{{at + "/selected/text", out.selected}, {at + "/other/text", out.other}} {
+		if r.row.re != nil && (r.row.re.SubexpIndex("n") < 0 || r.row.re.SubexpIndex("label") < 0) {
+			c.fail(r.at, "needs the groups n and label")
+		}
+	}
+	if len(j.Selected.Style) == 0 {
+		c.fail(at+"/selected/style", "is missing: the highlighted option is told by its style")
+	}
+	c.within(at+"/indent", j.Indent, 1, 200)
+	c.within(at+"/min", j.Min, 1, maxOptions)
+	return out
+}
+
+func (c *compiler) extract(at string, j extractJSON) extract {
+	out := extract{to: j.To, form: j.Form, rows: j.Rows, join: j.Join, indent: j.Indent, required: j.Required, start: c.whole(at+"/start", j.Start)}
+	c.oneOf(at+"/to", j.To, "command", "reason")
+	c.oneOf(at+"/rows", j.Rows, "one", "paragraph", "rest")
+	c.within(at+"/indent", j.Indent, 0, 200)
+	if out.form == "" {
+		out.form = "{value}"
+	}
+	if out.start != nil {
+		for _, m := range placePattern.FindAllStringSubmatch(out.form, -1) {
+			if out.start.SubexpIndex(m[1]) < 0 {
+				c.fail(at+"/form", "start has no group %s", m[1])
+			}
+		}
+	}
+	return out
+}
+
+var placePattern = regexp.MustCompile(`\{([a-z]+)\}`)
+
+func (c *compiler) answer(at string, j *answerJSON) *answer {
+	if j == nil {
+		return nil
+	}
+	out := &answer{option: c.whole(at+"/option", j.Option), selected: j.Selected, keys: c.keyList(at+"/keys", j.Keys)}
+	if len(j.Keys) != 1 {
+		c.fail(at+"/keys", "an answer is exactly one key")
+	}
+	return out
+}
+
+func (c *compiler) rowList(at string, list []rowJSON) []row {
+	var out []row
+	for i, j := range list {
+		out = append(out, c.row(fmt.Sprintf("%s/%d", at, i), j))
+	}
+	return out
+}
+
+func (c *compiler) row(at string, j rowJSON) row {
+	out := row{name: j.Name, re: c.whole(at+"/text", j.Text)}
+	if j.Name == "" {
+		c.fail(at+"/name", "is empty")
+	}
+	if out.re == nil {
+		return out
+	}
+	for name, sj := range j.Style {
+		index := 0
+		if name != "row" {
+			if index = out.re.SubexpIndex(name); index < 0 {
+				c.fail(at+"/style/"+name, "text has no such group")
+				continue
+			}
+		}
+		if sj == (styleJSON{}) {
+			c.fail(at+"/style/"+name, "tests nothing")
+		}
+		out.groups = append(out.groups, group{index: index, name: name, style: c.style(at+"/style/"+name, sj)})
+	}
+	return out
+}
+
+// whole compiles an expression that must match a text from end to end.
+func (c *compiler) whole(at, text string) *regexp.Regexp {
+	if text == "" {
+		c.fail(at, "is empty")
+		return nil
+	}
+	re, err := regexp.Compile(`\A(?:` + text + `)\z`)
+	if err != nil {
+		c.fail(at, "%v", err)
+		return nil
+	}
+	return re
+}
+
+func (c *compiler) style(at string, j styleJSON) style {
+	var out style
+	for _, a := range []struct {
+		attr screen.Attr
+		want *bool
+	}{{screen.Bold, j.Bold}, {screen.Dim, j.Dim}, {screen.Italic, j.Italic}, {screen.Underline, j.Underline}, {screen.Reverse, j.Reverse}} {
+		if a.want == nil {
+			continue
+		}
+		if *a.want {
+			out.set |= a.attr
+		} else {
+			out.clear |= a.attr
+		}
+	}
+	out.fg = c.color(at+"/fg", j.FG)
+	out.bg = c.color(at+"/bg", j.BG)
+	return out
+}
+
+func (c *compiler) color(at, s string) colorTest {
+	if s == "" {
+		return colorTest{}
+	}
+	rest, not := strings.CutPrefix(s, "!")
+	col, err := screen.ParseColor(rest)
+	if err != nil {
+		c.fail(at, "%v", err)
+	}
+	return colorTest{color: col, on: true, not: not}
+}
+
+func (c *compiler) key(at, s string) terminal.Key {
+	k := terminal.Key(s)
+	if !k.Valid() {
+		c.fail(at, "%q is not a key that may be pressed", s)
+	}
+	return k
+}
+
+func (c *compiler) keyList(at string, list []string) []terminal.Key {
+	var out []terminal.Key
+	for i, s := range list {
+		out = append(out, c.key(fmt.Sprintf("%s/%d", at, i), s))
+	}
+	return out
+}
+
+func (c *compiler) within(at string, n, lo, hi int) {
+	if n < lo || n > hi {
+		c.fail(at, "is %d, not within %d..%d", n, lo, hi)
+	}
+}
+
+func (c *compiler) oneOf(at, s string, list ...string) {
+	for _, l := range list {
+		if s == l {
+			return
+		}
+	}
+	c.fail(at, "%q is not one of %s", s, strings.Join(list, ", "))
+}

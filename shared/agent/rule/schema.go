@@ -1,0 +1,204 @@
+package rule
+
+// Schema is the only version of the rule file format.
+const Schema = 1
+
+// document is a rule file as it is written. Every member is checked by compile;
+// a member that is not listed here is refused.
+type document struct {
+	Schema   int          `json:"schema"`
+	Agent    string       `json:"agent"`
+	About    string       `json:"about"`
+	Versions versionsJSON `json:"versions"`
+	Size     sizeJSON     `json:"size"`
+	Composer composerJSON `json:"composer"`
+	Footer   []footerJSON `json:"footer"`
+	Busy     busyJSON     `json:"busy"`
+	Popups   popupsJSON   `json:"popups"`
+	Notes    []rowJSON    `json:"notes"`
+	Dialogs  []dialogJSON `json:"dialogs"`
+	Unnamed  []rowJSON    `json:"unnamed"`
+	Exited   exitedJSON   `json:"exited"`
+	Keys     keysJSON     `json:"keys"`
+	Input    inputJSON    `json:"input"`
+	Records  recordsJSON  `json:"records"`
+}
+
+// versionsJSON says which versions the file was made from and from which one on
+// it may be tried.
+type versionsJSON struct {
+	Tested []string `json:"tested"` // exact versions whose fixtures are in testdata
+	Oldest string   `json:"oldest"` // oldest version that the file may be used for
+}
+
+// sizeJSON is the smallest pane in which the rules prove anything.
+type sizeJSON struct {
+	Columns int `json:"columns"`
+	Rows    int `json:"rows"`
+}
+
+// styleJSON tests how cells are drawn; what is left out does not matter. Colours
+// are "default", "0".."255", "#rrggbb", or one of these with "!" in front.
+type styleJSON struct {
+	Bold      *bool  `json:"bold"`
+	Dim       *bool  `json:"dim"`
+	Italic    *bool  `json:"italic"`
+	Underline *bool  `json:"underline"`
+	Reverse   *bool  `json:"reverse"`
+	FG        string `json:"fg"`
+	BG        string `json:"bg"`
+}
+
+// rowJSON recognises one whole row: Text is an RE2 expression over the row
+// without its blanks at the end; Style names groups of it ("row" is the whole
+// row) whose every inked cell must be drawn so.
+type rowJSON struct {
+	Name  string               `json:"name"`
+	Text  string               `json:"text"`
+	Style map[string]styleJSON `json:"style"`
+}
+
+type composerJSON struct {
+	Column      int          `json:"column"` // of the marker
+	Indent      int          `json:"indent"` // of the text, and of further rows of a draft
+	Markers     []markerJSON `json:"markers"`
+	Placeholder styleJSON    `json:"placeholder"` // of every inked cell of a placeholder
+	Pasted      rowJSON      `json:"pasted"`      // a draft that stands for a large paste; group n counts characters
+}
+
+type markerJSON struct {
+	Name  string    `json:"name"`
+	Text  string    `json:"text"` // one character
+	Style styleJSON `json:"style"`
+	Held  string    `json:"held"` // why Enter would do something else than send; "" for the ordinary composer
+}
+
+// footerJSON is a row that may stand below the composer.
+type footerJSON struct {
+	Row   rowJSON `json:"row"`
+	Means string  `json:"means"` // ready, hint, starting, blocked
+	Held  string  `json:"held"`  // with blocked
+}
+
+type busyJSON struct {
+	Window   int       `json:"window"`   // rows above the composer that are looked at
+	Rows     []rowJSON `json:"rows"`     // prove that a turn is running
+	Suspects []rowJSON `json:"suspects"` // prove nothing, but forbid to call the pane idle
+}
+
+type popupsJSON struct {
+	Window int         `json:"window"` // rows above or below the composer that are looked at
+	Rows   []popupJSON `json:"rows"`
+}
+
+type popupJSON struct {
+	Row   rowJSON `json:"row"`
+	Where string  `json:"where"` // above, below
+}
+
+// dialogJSON is a region that takes the composer's place.
+type dialogJSON struct {
+	Name    string        `json:"name"`
+	State   string        `json:"state"` // approval, question, blocked
+	Kind    string        `json:"kind"`  // with approval and question
+	Title   rowJSON       `json:"title"`
+	Footer  rowJSON       `json:"footer"`
+	Body    []rowJSON     `json:"body"` // each must stand between title and options
+	Options *optionsJSON  `json:"options"`
+	Extract []extractJSON `json:"extract"`
+	Approve *answerJSON   `json:"approve"`
+	Reject  *answerJSON   `json:"reject"`
+}
+
+// optionsJSON describes numbered options. Both rows have the groups n and label.
+type optionsJSON struct {
+	Selected rowJSON `json:"selected"`
+	Other    rowJSON `json:"other"`
+	Indent   int     `json:"indent"` // least indent of a further row of one option
+	Min      int     `json:"min"`
+}
+
+// extractJSON takes a text out of the rows between title and options.
+type extractJSON struct {
+	To       string `json:"to"`    // command, reason
+	Start    string `json:"start"` // RE2 over one row
+	Form     string `json:"form"`  // template over the groups of Start; "" means "{value}"
+	Rows     string `json:"rows"`  // one, paragraph, rest
+	Indent   int    `json:"indent"`
+	Join     string `json:"join"`
+	Required bool   `json:"required"`
+}
+
+// answerJSON is how one option is chosen.
+type answerJSON struct {
+	Option   string   `json:"option"`   // RE2 over the label; exactly one option must match
+	Selected bool     `json:"selected"` // the option must be the highlighted one
+	Keys     []string `json:"keys"`
+}
+
+type exitedJSON struct {
+	Window int       `json:"window"` // inked rows at the end of the screen
+	Rows   []rowJSON `json:"rows"`   // all, in this order
+}
+
+type keysJSON struct {
+	Submit    string   `json:"submit"`
+	Interrupt string   `json:"interrupt"`
+	Clear     []string `json:"clear"`
+}
+
+type inputJSON struct {
+	InlineChars  int      `json:"inline_chars"`  // longest request that the composer shows
+	RequestBytes int      `json:"request_bytes"` // longest request that is typed at all
+	Refuse       []string `json:"refuse"`        // first characters that the agent takes for itself
+	WrapPrefix   []string `json:"wrap_prefix"`   // first characters of a last word that would open a popup
+	WrapWord     string   `json:"wrap_word"`     // the word put after it
+}
+
+type recordsJSON struct {
+	At      string     `json:"at"`      // member of the line with its time
+	Ordinal string     `json:"ordinal"` // member of the line with its number
+	Kinds   []kindJSON `json:"kinds"`   // the first that fits decides
+}
+
+type kindJSON struct {
+	Name  string                `json:"name"`
+	Kind  string                `json:"kind"`
+	Where []testJSON            `json:"where"`
+	Take  map[string]sourceJSON `json:"take"`
+	Call  *callJSON             `json:"call"` // with kind call
+}
+
+type callJSON struct {
+	Kind      string `json:"kind"`
+	Escalated bool   `json:"escalated"`
+	Asks      bool   `json:"asks"`
+}
+
+// testJSON is one condition on a line. Exactly one of Equals, Prefix and Is is set.
+type testJSON struct {
+	In     string `json:"in"` // pointer to a string that holds JSON; At is inside it
+	At     string `json:"at"`
+	Equals string `json:"equals"`
+	Prefix string `json:"prefix"`
+	Is     string `json:"is"` // present (and not null), absent (or null)
+}
+
+// sourceJSON says where a field of a record comes from.
+type sourceJSON struct {
+	In       string       `json:"in"`
+	At       string       `json:"at"`
+	As       string       `json:"as"`    // text (default), id, json, unix, parts, lines
+	Parts    *partsJSON   `json:"parts"` // with as parts
+	Item     string       `json:"item"`  // with as lines: pointer inside each member of the array
+	Cut      string       `json:"cut"`   // prefix to remove from a text
+	Join     []sourceJSON `json:"join"`  // texts put together, instead of At
+	With     string       `json:"with"`  // between them
+	Required bool         `json:"required"`
+}
+
+// partsJSON picks the texts out of an array of typed parts.
+type partsJSON struct {
+	Where testJSON `json:"where"`
+	Text  string   `json:"text"` // pointer inside a part
+}
