@@ -1,0 +1,119 @@
+// Command rig stands real agents up in tmux by hand, and records them.
+//
+//	rig up [-agent codex@0.171.0] [-panes 2] [-daemon]   until Ctrl-C
+//	rig record codex@0.171.0 [-daemon] [-out DIR] [-overwrite]
+//	rig clean                                            sweep rigs of dead owners
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"drawbridge/scripts/internal/rig"
+)
+
+const usage = `usage: rig up     [-agent codex@VERSION] [-panes N] [-daemon]
+       rig record codex@VERSION [-daemon] [-out DIR] [-overwrite]
+       rig clean
+`
+
+var errUsage = errors.New("see the usage")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	switch {
+	case errors.Is(err, errUsage), errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "rig: error: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		return errUsage
+	}
+	flags := flag.NewFlagSet("rig "+args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	log := func(format string, a ...any) { fmt.Fprintf(stderr, "rig: "+format+"\n", a...) }
+	daemon := flags.Bool("daemon", false, "let Codex hand the conversation to its background server")
+	switch args[0] {
+	case "up":
+		agent := flags.String("agent", "codex@"+rig.CodexVersions[0], "agent and version")
+		panes := flags.Int("panes", 1, "panes to start")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		version, err := codex(*agent)
+		if err != nil {
+			return err
+		}
+		return rig.Do(ctx, "up", log, func(tb rig.TB) { up(tb, stdout, version, *panes, *daemon) })
+	case "record":
+		out := flags.String("out", "", "directory of the agent's testdata (default shared/agent/testdata/codex)")
+		overwrite := flags.Bool("overwrite", false, "replace recordings of the same version")
+		if len(args) < 2 {
+			return errUsage
+		}
+		if err := flags.Parse(args[2:]); err != nil {
+			return err
+		}
+		version, err := codex(args[1])
+		if err != nil {
+			return err
+		}
+		if *out == "" {
+			root, err := rig.Root()
+			if err != nil {
+				return err
+			}
+			*out = filepath.Join(root, "shared", "agent", "testdata", "codex")
+		}
+		rec := &rig.Recording{Version: version, Daemon: *daemon, Out: *out, Overwrite: *overwrite}
+		err = rig.Do(ctx, "record", log, func(tb rig.TB) { rig.New(tb).Record(rec) })
+		for _, path := range rec.Recorded {
+			fmt.Fprintln(stdout, path)
+		}
+		return err
+	case "clean":
+		base, err := rig.Base()
+		if err != nil {
+			return err
+		}
+		return rig.Sweep(ctx, base)
+	}
+	return errUsage
+}
+
+// codex reads codex@VERSION.
+func codex(agent string) (string, error) {
+	name, version, ok := strings.Cut(agent, "@")
+	if !ok || name != "codex" || version == "" {
+		return "", fmt.Errorf("agent %q: want codex@VERSION, for example codex@%s", agent, rig.CodexVersions[0])
+	}
+	return version, nil
+}
+
+// up holds panes until the context ends.
+func up(tb rig.TB, stdout io.Writer, version string, panes int, daemon bool) {
+	r := rig.New(tb)
+	fmt.Fprintf(stdout, "model server  %s\ntmux socket   %s\n", r.URL, r.Socket)
+	for range panes {
+		p := r.Codex(version, rig.CodexOptions{Daemon: daemon})
+		fmt.Fprintf(stdout, "pane          %s  pid %d  home %s  tree %s\n", p.ID, p.PID, p.Home, p.Dir)
+	}
+	fmt.Fprintf(stdout, "\nlook with     tmux -S %s attach -r\nstop with     Ctrl-C\n", r.Socket)
+	<-tb.Context().Done()
+}
