@@ -22,8 +22,7 @@ import (
 // would not agree on it; so is text that is not UTF-8.
 func Canonical(v any) ([]byte, error) {
 	w := writer{sorted: true}
-	w.value(v)
-	return w.buf, w.err
+	return w.write(v)
 }
 
 // Member is one name and value of an Object.
@@ -40,8 +39,7 @@ type Object []Member
 // Canonical, and objects that are Go maps are sorted.
 func (o Object) JSON() ([]byte, error) {
 	w := writer{}
-	w.value(o)
-	return w.buf, w.err
+	return w.write(o)
 }
 
 // Ordered is Object.JSON for members given as name, value, name, value … It is
@@ -73,11 +71,11 @@ func List(values ...any) []byte {
 
 func mustWrite(v any) []byte {
 	w := writer{repair: true}
-	w.value(v)
-	if w.err != nil {
-		panic("strictjson: " + w.err.Error())
+	data, err := w.write(v)
+	if err != nil {
+		panic("strictjson: " + err.Error())
 	}
-	return w.buf
+	return data
 }
 
 // writer writes values of this package's form.
@@ -88,10 +86,17 @@ type writer struct {
 	repair bool // put U+FFFD for bytes that are not UTF-8 instead of refusing
 }
 
+func (w *writer) write(v any) ([]byte, error) {
+	w.value(v)
+	if w.err != nil {
+		return nil, w.err
+	}
+	return w.buf, nil
+}
+
 func (w *writer) fail(format string, args ...any) {
 	if w.err == nil {
 		w.err = &Error{Kind: Type, Detail: fmt.Sprintf(format, args...)}
-		w.buf = nil
 	}
 }
 
@@ -171,7 +176,7 @@ func (w *writer) reflected(v any) {
 	}
 	tree, err := Parse(data, Limits{MaxBytes: math.MaxInt, MaxDepth: DefaultMaxDepth})
 	if err != nil {
-		w.err, w.buf = err, nil
+		w.err = err
 		return
 	}
 	w.value(tree)

@@ -36,7 +36,10 @@ func (n Number) Int64() (value int64, ok bool) {
 		text = "-" + text
 	}
 	value, err := strconv.ParseInt(text, 10, 64)
-	return value, err == nil
+	if err != nil {
+		return 0, false
+	}
+	return value, true
 }
 
 // Float64 gives the nearest float; ok is false when the number is out of range.
