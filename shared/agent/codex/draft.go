@@ -1,0 +1,200 @@
+package codex
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/rule"
+	"drawbridge/shared/fault"
+)
+
+// minScrolled is the least number of rows that prove the end of a draft; Codex
+// scrolls only what is taller than half of the pane.
+const minScrolled = 4
+
+// input is what the rule files of all covered versions say of requests, taken
+// together so that a prepared request is good for each of them.
+type input struct {
+	inline int      // longest text that every version shows as text
+	bytes  int      // longest request
+	refuse []string // first characters that Codex takes for itself
+	wrap   []string // first characters of a last word that opens a popup
+	word   string   // put after such a word
+}
+
+// inputOf joins the rule files with what is known without them.
+func inputOf(set *rule.Set) input {
+	in := input{inline: 1000, bytes: 32768, refuse: []string{"/", "!"}, wrap: []string{"@", "$"}, word: "."}
+	if set == nil {
+		return in
+	}
+	for _, f := range set.Files() {
+		if f.Agent() != string(agent.Codex) {
+			continue
+		}
+		r := f.Input()
+		if r.InlineChars > 0 {
+			in.inline = min(in.inline, r.InlineChars)
+		}
+		if r.RequestBytes > 0 {
+			in.bytes = min(in.bytes, r.RequestBytes)
+		}
+		in.refuse = append(in.refuse, r.Refuse...)
+		in.wrap = append(in.wrap, r.WrapPrefix...)
+		if r.WrapWord != "" {
+			in.word = r.WrapWord
+		}
+	}
+	return in
+}
+
+// Prepare makes what is typed of a request (codex §3): both ends trimmed as Codex
+// does on submit, a popup at the end defused, anything that would run locally or
+// leave the paste refused. What is typed is also what the record must hold.
+func (a *Adapter) Prepare(request string) (agent.Prepared, error) {
+	in := a.input
+	if !utf8.ValidString(request) {
+		return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: not valid UTF-8")
+	}
+	text := strings.TrimSpace(request)
+	if text == "" {
+		return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: it is blank")
+	}
+	for _, r := range text {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: it holds the control character U+%04X", r).
+				WithHint("only line feeds and tabs are typed")
+		}
+	}
+	for _, p := range in.refuse {
+		if strings.HasPrefix(text, p) {
+			return agent.Prepared{}, fault.New(fault.NativeSlashCommand, "prepare a request: text that begins with %s is a command of Codex itself, not a request", p).
+				WithHint("put a word before it")
+		}
+	}
+	last := text[strings.LastIndexFunc(text, unicode.IsSpace)+1:]
+	for _, p := range in.wrap {
+		if strings.HasPrefix(last, p) {
+			text += " " + in.word
+			break
+		}
+	}
+	if len(text) > in.bytes {
+		return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: %d bytes, at most %d are typed", len(text), in.bytes)
+	}
+	return agent.Prepared{Typed: text, Expected: text, RequestHash: hash(text)}, nil
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// Landed reports whether the composer holds exactly the prepared text, as far as
+// a composer can show it: all of it modulo wrapping; the number of its characters
+// where Codex shows a placeholder; its end where the box is too small for it.
+func (a *Adapter) Landed(c agent.Composer, p agent.Prepared) bool {
+	if !c.Seen || c.Empty || p.Typed == "" {
+		return false
+	}
+	n := utf8.RuneCountInString(p.Typed)
+	if c.Pasted > 0 && n > a.input.inline {
+		return c.Pasted == n
+	}
+	rows := strings.Split(c.Draft, "\n")
+	for i := range rows {
+		rows[i] = visible(rows[i])
+	}
+	text := strings.Split(p.Typed, "\n")
+	for i := range text {
+		text[i] = visible(text[i])
+	}
+	if c.Scrolled {
+		if len(rows) < minScrolled {
+			return false
+		}
+		slices.Reverse(rows)
+		slices.Reverse(text)
+		return shownEnd(rows, text)
+	}
+	return shown(rows, text)
+}
+
+// visible reduces a text to what a terminal shows of it: a tab or any other space
+// is one blank, characters without a width of their own are gone (tmux drops some
+// of them, keeps others), trailing blanks cannot be seen.
+func visible(s string) string {
+	out := strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t' || unicode.Is(unicode.Zs, r):
+			return ' '
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Cc):
+			return -1
+		case r >= 0x1F3FB && r <= 0x1F3FF: // skin tones join the character before them
+			return -1
+		}
+		return r
+	}, s)
+	return strings.TrimRight(out, " ")
+}
+
+// shown reports whether the rows of a composer are exactly the lines of a text,
+// each line on one or more rows. Rows are broken at blanks, which may vanish, stay
+// or make rows of their own (versions differ), and within words.
+func shown(rows, lines []string) bool {
+	for i, rest := range lines {
+		for first := true; first || rest != ""; first = false {
+			if len(rows) == 0 {
+				return false
+			}
+			row := rows[0]
+			if !first {
+				if row == "" && !strings.HasPrefix(rest, "  ") {
+					return false
+				}
+				// Blanks at the break belong to either side, or to none.
+				row, rest = strings.TrimLeft(row, " "), strings.TrimLeft(rest, " ")
+			}
+			after, ok := strings.CutPrefix(rest, row)
+			if !ok {
+				return false
+			}
+			rows, rest = rows[1:], after
+		}
+		// Blanks at the end of a line may have rows of their own: take empty ones as
+		// long as more rows are left than lines follow.
+		for len(rows) > len(lines)-i-1 && len(rows) > 0 && rows[0] == "" && (i+1 == len(lines) || lines[i+1] != "") {
+			rows = rows[1:]
+		}
+	}
+	return len(rows) == 0
+}
+
+// shownEnd is shown for the last rows only; both lists come last first.
+func shownEnd(rows, lines []string) bool {
+	for _, rest := range lines {
+		for first := true; first || rest != ""; first = false {
+			if len(rows) == 0 {
+				return true
+			}
+			row := rows[0]
+			if !first {
+				rest = strings.TrimRight(rest, " ")
+			}
+			before, ok := strings.CutSuffix(rest, row)
+			if !ok {
+				// A blank that was carried over the break stands at the row's beginning.
+				if before, ok = strings.CutSuffix(rest, strings.TrimLeft(row, " ")); !ok {
+					return false
+				}
+			}
+			rows, rest = rows[1:], before
+		}
+	}
+	return len(rows) == 0
+}
