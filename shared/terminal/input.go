@@ -174,7 +174,9 @@ func (t *Tmux) enter(ctx context.Context, p Pane, e entry) error {
 	}
 	if e.undo != "" {
 		// Best effort: the buffer holds the request's text and should not stay.
-		_, _ = t.run(sure, p.Endpoint.Socket, []byte(e.undo+"\n"), "source-file", "-")
+		short, cancel := context.WithTimeout(sure, undoTimeout)
+		_, _ = t.run(short, p.Endpoint.Socket, []byte(e.undo+"\n"), "source-file", "-")
+		cancel()
 	}
 	if err == nil {
 		err = errors.New(res.reason())

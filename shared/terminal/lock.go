@@ -205,7 +205,7 @@ func openDir(at int, name string) (*os.File, error) {
 }
 
 func openLock(dir *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fault.New(fault.RuntimeDirUnsafe, "opening the terminal's lock file: %w", err)
 	}

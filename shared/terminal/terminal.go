@@ -52,6 +52,7 @@ import (
 // Bounds of one tmux client.
 const (
 	clientTimeout = 5 * time.Second
+	undoTimeout   = time.Second            // for tidying up after a client without answer
 	clientGrace   = 500 * time.Millisecond // for the pipes of a killed client
 	maxOutput     = 64 << 20               // bytes; 50 panes of 300×100 with a colour per cell
 	maxDiagnostic = 1 << 20
