@@ -3,14 +3,10 @@ package store
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 )
 
 var errPending = errors.New("the Store is being written")
-
-type writer struct{}
-type bell struct{}
 
 func blocking(status string) bool {
 	switch status {
@@ -19,81 +15,6 @@ func blocking(status string) bool {
 	}
 	return false
 }
-func (s *Store) shut(context.Context) error { return nil }
-
-// Open opens or makes the Store.
-func Open(ctx context.Context, opt Options) (*Store, error) { return nil, errPending }
-
-// Info describes the Store as it is now.
-func (s *Store) Info(ctx context.Context) (Info, error) { return s.info, nil }
-
-// Writable gives nil, or store_incompatible when this Store is only read.
-func (s *Store) Writable() error { return nil }
-
-// Names of leases.
-func TerminalLease(terminalKey string) string      { return "terminal/" + terminalKey }
-func MonitorLease(turnID, messageID string) string { return "monitor/" + turnID + "/" + messageID }
-func AcceptLease(homeID, requestHash string) string {
-	return "codex-accept/" + homeID + "/" + requestHash
-}
-func WatchdLease() string                                     { return "watchd/main" }
-func OutboxdLease(profileID, controllerSession string) string { return "" }
-
-// Acquire takes the lease or fails with lease_held.
-func (s *Store) Acquire(ctx context.Context, name string, ttl time.Duration) (*Lease, error) {
-	return nil, errPending
-}
-
-// Await is Acquire that waits up to wait; then lease_held.
-func (s *Store) Await(ctx context.Context, name string, ttl, wait time.Duration) (*Lease, error) {
-	return nil, errPending
-}
-
-// Renew prolongs leases in one transaction; lost are those that are not held any more.
-func (s *Store) Renew(ctx context.Context, leases ...*Lease) (lost []*Lease, err error) {
-	return nil, errPending
-}
-
-// Release frees leases; those already lost are left alone.
-func (s *Store) Release(ctx context.Context, leases ...*Lease) error { return errPending }
-
-// Leases lists lease rows whose name begins with prefix.
-func (s *Store) Leases(ctx context.Context, prefix string) ([]LeaseRow, error) {
-	return nil, errPending
-}
-
-// Live reports whether an effect outside the Store may start now.
-func (l *Lease) Live() bool { return false }
-
-// Check gives nil, or lease_lost.
-func (l *Lease) Check() error { return errPending }
-
-// Keeper renews all leases of a process.
-type Keeper struct{ s *Store }
-
-// NewKeeper makes a Keeper; log may be nil.
-func NewKeeper(s *Store, log *slog.Logger) *Keeper { return &Keeper{s} }
-
-// Run renews until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error { return errPending }
-
-// Keep renews l until stop is called. The returned context ends when ctx ends,
-// when stop is called, or, with cause lease_lost, when the lease is lost.
-func (k *Keeper) Keep(ctx context.Context, l *Lease) (held context.Context, stop func()) {
-	return ctx, func() {}
-}
-
-// Doorbell wakes subscribers after commits of any program.
-type Doorbell struct{ s *Store }
-
-// NewDoorbell makes a Doorbell; log may be nil.
-func NewDoorbell(s *Store, log *slog.Logger) *Doorbell { return &Doorbell{s} }
-
-// Run listens until ctx ends.
-func (d *Doorbell) Run(ctx context.Context) error { return errPending }
-
-// Subscribe gives a channel that receives once for any number of commits since the last receive.
-func (d *Doorbell) Subscribe() (wake <-chan struct{}, cancel func()) { return nil, func() {} }
 
 // ---- sessions
 func (s *Store) Session(ctx context.Context, id string) (Session, error) {

@@ -44,7 +44,6 @@
 package store
 
 import (
-	"context"
 	"database/sql"
 	"sync"
 	"time"
@@ -140,6 +139,6 @@ func (s *Store) NewID() string { return s.opt.NewID() }
 
 // Close ends all connections. It does not release leases.
 func (s *Store) Close() error {
-	s.closing.Do(func() { s.closed = s.shut(context.Background()) })
+	s.closing.Do(func() { s.closed = s.shut() })
 	return s.closed
 }

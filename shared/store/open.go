@@ -1,0 +1,311 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/mattn/go-sqlite3"
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/process"
+)
+
+const (
+	dirMode  = 0o700
+	fileMode = 0o600
+)
+
+var writerProtocolText = strconv.Itoa(WriterProtocol)
+
+// ours are the names that a Store directory may hold.
+var ours = []string{dbName, dbName + "-wal", dbName + "-shm", dbName + "-journal", bellName, LogDir}
+
+// Open opens the Store in opt.Dir and makes it if the directory is absent or
+// empty. It sets the umask of the process to 0077 for good: everything that
+// drawbridge writes is private.
+//
+// Errors: store_unavailable (unsafe directory, foreign content, unreadable
+// file), store_incompatible (other format). A Store of a newer schema or another
+// writer protocol opens, but only for reading: see Writable.
+func Open(ctx context.Context, opt Options) (*Store, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	syscall.Umask(0o077)
+	if err := prepareDir(opt); err != nil {
+		return nil, err
+	}
+	s := &Store{opt: opt, holder: opt.Holder, path: filepath.Join(opt.Dir, dbName), write: make(chan *writer, 1)}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Dir == "" || !filepath.IsAbs(o.Dir) {
+		return o, fault.New(fault.StoreUnavailable, "open the Store: directory %q is not an absolute path", o.Dir)
+	}
+	o.Dir = filepath.Clean(o.Dir)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Boot == nil {
+		o.Boot = func() (int64, string) { return process.BootTime(), process.BootID() }
+	}
+	if o.NewID == nil {
+		o.NewID = uuid.NewString
+	}
+	if o.Gone == nil {
+		o.Gone = holderGone
+	}
+	if o.Holder == "" {
+		if o.Program == "" || strings.Contains(o.Program, "/") {
+			return o, fault.New(fault.Internal, "open the Store: %q is no program name", o.Program)
+		}
+		self := process.Self()
+		if self.IsZero() {
+			return o, fault.New(fault.StoreUnavailable, "open the Store: this process cannot identify itself in /proc")
+		}
+		o.Holder = o.Program + "/" + uuid.NewString() + "/" + self.String()
+	}
+	return o, nil
+}
+
+// open reads what is there, migrates it, and opens the connections.
+func (s *Store) open(ctx context.Context) error {
+	if err := s.prepareFiles(); err != nil {
+		return err
+	}
+	s.rdb = sql.OpenDB(connector{s.dsn("_query_only=1&_txlock=deferred&_busy_timeout=" +
+		strconv.Itoa(int(readWait.Milliseconds())))})
+	s.rdb.SetMaxOpenConns(readers)
+	s.rdb.SetMaxIdleConns(readers)
+
+	state, err := s.probe(ctx)
+	if err != nil {
+		return err
+	}
+	if state.fresh && s.opt.ReadOnly {
+		return fault.New(fault.StoreUnavailable, "open the Store in %s: it holds no Store yet", s.opt.Dir)
+	}
+	reason := s.opt.readOnlyReason(state)
+	if reason == "" {
+		if err := s.openWriter(ctx); err != nil {
+			return err
+		}
+		if err := s.migrate(ctx); err != nil {
+			return err
+		}
+		if state, err = s.probe(ctx); err != nil {
+			return err
+		}
+		reason = s.opt.readOnlyReason(state)
+	}
+	s.info = state.info
+	s.info.Dir, s.info.Writable, s.info.Reason = s.opt.Dir, reason == "", reason
+	s.info.SQLite, _, _ = sqlite3.Version()
+	s.bell, err = openBell(filepath.Join(s.opt.Dir, bellName), s.info.Writable)
+	return err
+}
+
+// Writable gives nil, or store_incompatible (or store_unavailable for a Store
+// opened read-only on purpose): then every move fails with the same error.
+func (s *Store) Writable() error {
+	switch {
+	case s.info.Writable:
+		return nil
+	case s.opt.ReadOnly:
+		return fault.New(fault.StoreUnavailable, "write to the Store: %s", s.info.Reason)
+	}
+	return incompatible("%s", s.info.Reason)
+}
+
+// Info describes the Store as it is now.
+func (s *Store) Info(ctx context.Context) (Info, error) {
+	info := s.info
+	state, err := s.probe(ctx)
+	if err != nil {
+		return info, err
+	}
+	info.WriterProtocol, info.UserVersion = state.info.WriterProtocol, state.info.UserVersion
+	if st, err := os.Lstat(s.path + "-wal"); err == nil {
+		info.WALBytes = st.Size()
+	}
+	return info, nil
+}
+
+func (s *Store) shut() error {
+	var errs []error
+	if s.wdb != nil {
+		wait := time.NewTimer(WriteWait)
+		defer wait.Stop()
+		select {
+		case w := <-s.write:
+			errs = append(errs, w.conn.Close())
+			close(s.write)
+		case <-wait.C:
+			errs = append(errs, errors.New("close the Store: a write transaction does not end"))
+		}
+		errs = append(errs, s.wdb.Close())
+	}
+	if s.rdb != nil {
+		errs = append(errs, s.rdb.Close())
+	}
+	if s.bell != nil {
+		errs = append(errs, s.bell.close())
+	}
+	return errors.Join(errs...)
+}
+
+// openWriter opens the writing connection. Switching a new file to WAL meets
+// other programs that do the same, so busy is tried again.
+func (s *Store) openWriter(ctx context.Context) error {
+	s.wdb = sql.OpenDB(connector{s.dsn("_journal_mode=WAL&_txlock=immediate&_busy_timeout=0")})
+	s.wdb.SetMaxOpenConns(1)
+	deadline := time.Now().Add(WriteWait)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		conn, err := s.wdb.Conn(context.Background())
+		if err == nil {
+			s.write <- &writer{conn}
+			return nil
+		}
+		if !isBusy(err) {
+			return storeError("open the Store in "+s.opt.Dir, err)
+		}
+		if !time.Now().Before(deadline) {
+			return busy()
+		}
+		pause()
+	}
+}
+
+func (s *Store) dsn(extra string) string {
+	u := url.URL{Scheme: "file", OmitHost: true, Path: s.path}
+	return u.String() + "?_foreign_keys=on&_synchronous=FULL&_stmt_cache_size=" +
+		strconv.Itoa(statementKeep) + "&" + extra
+}
+
+// connector opens connections with the settings that a DSN has no key for.
+type connector struct{ dsn string }
+
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.Driver().Open(c.dsn) }
+
+func (c connector) Driver() driver.Driver {
+	return &sqlite3.SQLiteDriver{ConnectHook: func(conn *sqlite3.SQLiteConn) error {
+		_, err := conn.Exec("PRAGMA journal_size_limit = "+strconv.Itoa(walLimit), nil)
+		return err
+	}}
+}
+
+// prepareDir checks the directory and makes it if it is absent.
+func prepareDir(opt Options) error {
+	refuse := func(format string, args ...any) error {
+		return fault.New(fault.StoreUnavailable, "open the Store in "+strings.ReplaceAll(opt.Dir, "%", "%%")+": "+format, args...).
+			WithHint("give an empty private directory, or one made by drawbridge, with -store-dir")
+	}
+	st, err := os.Lstat(opt.Dir)
+	if errors.Is(err, fs.ErrNotExist) && !opt.ReadOnly {
+		if err := os.MkdirAll(opt.Dir, dirMode); err != nil {
+			return refuse("make it: %w", err)
+		}
+		st, err = os.Lstat(opt.Dir)
+	}
+	if err != nil {
+		return refuse("%w", err)
+	}
+	if st.Mode()&fs.ModeSymlink != 0 {
+		return refuse("it is a symbolic link")
+	}
+	if !st.IsDir() {
+		return refuse("it is not a directory")
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() {
+		return refuse("it belongs to another user")
+	}
+	entries, err := os.ReadDir(opt.Dir)
+	if err != nil {
+		return refuse("%w", err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(ours, e.Name()) {
+			return refuse("it holds %q, which is not of drawbridge", e.Name())
+		}
+		if e.Type()&fs.ModeSymlink != 0 {
+			return refuse("%s in it is a symbolic link", e.Name())
+		}
+		if e.IsDir() != (e.Name() == LogDir) || (!e.IsDir() && !e.Type().IsRegular()) {
+			return refuse("%s in it is of the wrong kind", e.Name())
+		}
+	}
+	if st.Mode().Perm() != dirMode && !opt.ReadOnly {
+		if err := os.Chmod(opt.Dir, dirMode); err != nil {
+			return refuse("make it private: %w", err)
+		}
+	}
+	return nil
+}
+
+// prepareFiles makes store.db and bell before SQLite does, so that their mode
+// does not depend on the umask; -wal and -shm take the mode of the database.
+func (s *Store) prepareFiles() error {
+	for _, name := range []string{dbName, dbName + "-wal", dbName + "-shm", bellName} {
+		made := name == dbName || name == bellName
+		flags := unix.O_RDWR | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+		if made && !s.opt.ReadOnly {
+			flags |= unix.O_CREAT
+		}
+		path := filepath.Join(s.opt.Dir, name)
+		f, err := os.OpenFile(path, flags, fileMode)
+		if errors.Is(err, fs.ErrNotExist) && (!made || s.opt.ReadOnly) {
+			continue
+		}
+		if err != nil {
+			return fault.New(fault.StoreUnavailable, "open the Store in %s: %w", s.opt.Dir, err)
+		}
+		st, err := f.Stat()
+		if err == nil && st.Mode().Perm() != fileMode && !s.opt.ReadOnly {
+			err = f.Chmod(fileMode)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return fault.New(fault.StoreUnavailable, "open the Store in %s: make %s private: %w", s.opt.Dir, name, err)
+		}
+	}
+	return nil
+}
+
+// holderGone is the default of Options.Gone: a holder ends with the incarnation
+// of its process.
+func holderGone(holder string) (gone, known bool) {
+	inc, err := holderIncarnation(holder)
+	if err != nil {
+		return false, false
+	}
+	return inc.Gone()
+}
+
+func holderIncarnation(holder string) (process.Incarnation, error) {
+	parts := strings.SplitN(holder, "/", 3)
+	if len(parts) != 3 {
+		return process.Incarnation{}, fmt.Errorf("holder %q names no process", holder)
+	}
+	return process.ParseIncarnation(parts[2])
+}
