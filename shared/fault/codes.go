@@ -102,6 +102,7 @@ const (
 	LeaseLost         Code = "lease_lost"
 	RuntimeDirUnsafe  Code = "runtime_dir_unsafe"
 	NotBuiltYet       Code = "not_built_yet"
+	DoctorFindings    Code = "doctor_findings"
 	InputTooLarge     Code = "input_too_large"
 	JSONInvalid       Code = "json_invalid"
 )
@@ -204,6 +205,7 @@ func init() {
 	register(75, LeaseLost, "The lease was lost; nothing more is written under it.")
 	register(73, RuntimeDirUnsafe, "The runtime directory is not a private directory of this user.")
 	register(69, NotBuiltYet, "This program is part of the design but not built yet.")
+	register(1, DoctorFindings, "At least one check of doctor is in error; the report names it.")
 	register(1, InputTooLarge, "An input is over its size limit.")
 	register(1, JSONInvalid, "An input is not one strict JSON document.")
 }
