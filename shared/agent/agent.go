@@ -116,6 +116,7 @@ type Prompt struct {
 	Reason   string
 	Options  []string
 	Selected int            // index of the highlighted option, -1 unknown
+	Cut      bool           // the pane has no room for all of it: never approvable
 	Approve  []terminal.Key // allows this one call and nothing more; nil when that is not proven
 	Reject   []terminal.Key // refuses it; nil when that is not proven
 	Region   []byte         // exact styled bytes of the dialog

@@ -60,6 +60,7 @@ type (
 		name   string
 		re     *regexp.Regexp
 		groups []group
+		full   bool
 	}
 	marker struct {
 		name, text, held string
@@ -70,6 +71,10 @@ type (
 		markers        []marker
 		placeholder    style
 		pasted         row
+		headroom, tall int
+		scrollMark     string
+		scrollStyle    style
+		scrollTop      int
 	}
 	footer struct {
 		row         row
@@ -90,6 +95,7 @@ type (
 	options struct {
 		selected, other row
 		indent, min     int
+		more            *row
 	}
 	extract struct {
 		to, form, rows, join string
@@ -105,8 +111,9 @@ type (
 	dialog struct {
 		name, kind      string
 		state           agent.State
-		title, footer   row
-		body            []row
+		title, cut      *row
+		footer          row
+		above, body     []row
 		options         *options
 		extract         []extract
 		approve, reject *answer
@@ -156,7 +163,7 @@ func (c *compiler) file(name string, d *document) *File {
 	for i, ft := range d.Footer {
 		at := fmt.Sprintf("/footer/%d", i)
 		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held})
-		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansStarting, meansBlocked)
+		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansBusy, meansStarting, meansBlocked)
 		if (ft.Means == meansBlocked) != (ft.Held != "") {
 			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)
 		}
@@ -231,7 +238,14 @@ func (c *compiler) versions(f *File, v versionsJSON) {
 
 func (c *compiler) composer(at string, j composerJSON) composer {
 	out := composer{column: j.Column, indent: j.Indent, placeholder: c.style(at+"/placeholder", j.Placeholder),
-		pasted: c.row(at+"/pasted", j.Pasted)}
+		pasted: c.row(at+"/pasted", j.Pasted), headroom: j.Headroom, tall: j.Tall,
+		scrollMark: j.Scroll.Mark, scrollStyle: c.style(at+"/scroll/style", j.Scroll.Style), scrollTop: j.Scroll.Top}
+	c.within(at+"/headroom", j.Headroom, 0, maxWindow)
+	c.within(at+"/tall", j.Tall, 0, 100)
+	c.within(at+"/scroll/top", j.Scroll.Top, 0, maxWindow)
+	if j.Scroll.Mark != "" && j.Scroll.Style == (styleJSON{}) {
+		c.fail(at+"/scroll/style", "tests nothing: a draft could hold the mark")
+	}
 	c.within(at+"/column", j.Column, 0, 200)
 	c.within(at+"/indent", j.Indent, j.Column+1, 200)
 	if j.Placeholder == (styleJSON{}) {
@@ -261,8 +275,9 @@ func (c *compiler) composer(at string, j composerJSON) composer {
 }
 
 func (c *compiler) dialog(at string, j dialogJSON) dialog {
-	out := dialog{name: j.Name, kind: j.Kind, state: agent.State(j.State), title: c.row(at+"/title", j.Title),
-		footer: c.row(at+"/footer", j.Footer), body: c.rowList(at+"/body", j.Body)}
+	out := dialog{name: j.Name, kind: j.Kind, state: agent.State(j.State), title: c.optional(at+"/title", j.Title),
+		footer: c.row(at+"/footer", j.Footer), above: c.rowList(at+"/above", j.Above),
+		body: c.rowList(at+"/body", j.Body), cut: c.optional(at+"/cut", j.Cut)}
 	if !wordPattern.MatchString(j.Name) {
 		c.fail(at+"/name", "is not a lower case word")
 	}
@@ -283,7 +298,7 @@ func (c *compiler) dialog(at string, j dialogJSON) dialog {
 		if j.Options == nil {
 			c.fail(at+"/options", "is missing: an approval needs a highlighted option as proof")
 		}
-		if len(j.Title.Style) == 0 {
+		if j.Title == nil || len(j.Title.Style) == 0 {
 			c.fail(at+"/title/style", "is missing: an approval needs its title's style as proof")
 		}
 		if j.Approve == nil || j.Reject == nil {
@@ -292,11 +307,25 @@ func (c *compiler) dialog(at string, j dialogJSON) dialog {
 	} else if j.Approve != nil || j.Reject != nil {
 		c.fail(at, "only an approval has approve and reject")
 	}
+	if j.State == string(agent.Question) && j.Title == nil {
+		c.fail(at+"/title", "is missing")
+	}
+	if j.Title == nil && (j.Options != nil || len(j.Body) > 0 || len(j.Extract) > 0 || j.Cut != nil) {
+		c.fail(at, "without a title there is no region to look at")
+	}
 	return out
 }
 
+func (c *compiler) optional(at string, j *rowJSON) *row {
+	if j == nil {
+		return nil
+	}
+	r := c.row(at, *j)
+	return &r
+}
+
 func (c *compiler) options(at string, j optionsJSON) *options {
-	out := &options{selected: c.row(at+"/selected", j.Selected), other: c.row(at+"/other", j.Other), indent: j.Indent, min: j.Min}
+	out := &options{selected: c.row(at+"/selected", j.Selected), other: c.row(at+"/other", j.Other), indent: j.Indent, min: j.Min, more: c.optional(at+"/more", j.More)}
 	for _, r := range []struct {
 		at  string
 		row row
@@ -353,7 +382,7 @@ func (c *compiler) rowList(at string, list []rowJSON) []row {
 }
 
 func (c *compiler) row(at string, j rowJSON) row {
-	out := row{name: j.Name, re: c.whole(at+"/text", j.Text)}
+	out := row{name: j.Name, re: c.whole(at+"/text", j.Text), full: j.Full}
 	if j.Name == "" {
 		c.fail(at+"/name", "is empty")
 	}

@@ -42,11 +42,21 @@ func (r *reader) try(d *dialog, last int) (agent.Reading, bool) {
 		r.failed = append(r.failed, evidence(d.name, from, to, format, args...))
 		return agent.Reading{}, false
 	}
-	bodyEnd := last - 1
+	if d.title == nil { // blocked by its footer alone
+		if at, _ := r.composer.last(r.s); at >= 0 {
+			return no(at, at, "there is a composer")
+		}
+		return agent.Reading{State: d.state, Name: d.name, Evidence: []agent.Evidence{evidence(d.name, last, last, "the footer is the last row, and there is no composer")}}, true
+	}
+	foot := last
+	for foot > 0 && slices.ContainsFunc(d.above, func(a row) bool { return a.matches(r.s.Rows[foot-1]) }) {
+		foot--
+	}
+	bodyEnd, cut := foot-1, false
 	var opts []option
 	if d.options != nil {
 		var why string
-		opts, bodyEnd, why = r.options(d.options, last)
+		opts, bodyEnd, cut, why = r.options(d.options, foot)
 		if why != "" {
 			return no(last, last, "%s", why)
 		}
@@ -74,10 +84,19 @@ func (r *reader) try(d *dialog, last int) (agent.Reading, bool) {
 			return no(title, bodyEnd, "no row %s between title and options", want.name)
 		}
 	}
-	p := &agent.Prompt{Kind: d.kind, Title: strings.TrimSpace(r.s.Rows[title].Text()), Selected: -1}
+	end := bodyEnd
+	if d.cut != nil {
+		for i := title + 1; i <= bodyEnd; i++ {
+			if d.cut.matches(r.s.Rows[i]) {
+				end, cut = i-1, true
+				break
+			}
+		}
+	}
+	p := &agent.Prompt{Kind: d.kind, Title: strings.TrimSpace(r.s.Rows[title].Text()), Selected: -1, Cut: cut}
 	for _, x := range d.extract {
-		text, ok := r.extract(x, title+1, bodyEnd)
-		if !ok && x.required {
+		text, ok := r.extract(d, x, title+1, end)
+		if !ok && x.required && !cut {
 			return no(title, bodyEnd, "no %s in it", x.to)
 		}
 		switch x.to {
@@ -101,6 +120,9 @@ func (r *reader) try(d *dialog, last int) (agent.Reading, bool) {
 		var whyYes, whyNo string
 		p.Approve, whyYes = d.approve.choose(opts)
 		p.Reject, whyNo = d.reject.choose(opts)
+		if cut {
+			p.Approve, whyYes = nil, "the pane does not show all of it"
+		}
 		if whyYes != "" {
 			ev = append(ev, evidence(d.name, title, last, "not approvable: %s", whyYes))
 		}
@@ -120,11 +142,16 @@ type option struct {
 	selected bool
 }
 
-// options reads the options above row last, bottom up to number 1: numbers
+// options reads the options above row last, where a footer begins, bottom up to number 1: numbers
 // without a gap, exactly one highlighted, nothing between them but further rows
-// of an option. It gives the last row above them; why is the proof that failed.
-func (r *reader) options(o *options, last int) (opts []option, bodyEnd int, why string) {
+// of an option. It gives the last row above them, whether the pane has no room for
+// more of them, and the proof that failed.
+func (r *reader) options(o *options, last int) (opts []option, bodyEnd int, cut bool, why string) {
 	i := r.s.Last(last - 1)
+	if o.more != nil && i >= 0 && o.more.matches(r.s.Rows[i]) {
+		cut = true
+		i = r.s.Last(i - 1)
+	}
 	var tail []string // further rows of the option above, bottom up
 	want := 0
 	for ; i >= 0 && len(opts) < maxOptions; i-- {
@@ -138,14 +165,14 @@ func (r *reader) options(o *options, last int) (opts []option, bodyEnd int, why 
 		}
 		if !ok {
 			if have.Blank() || have.Indent() < o.indent {
-				return nil, 0, "rows above the footer are not options"
+				return nil, 0, false, "rows above the footer are not options"
 			}
 			tail = append(tail, strings.TrimSpace(have.Text()))
 			continue
 		}
 		n, err := strconv.Atoi(used.group(have, sub, "n"))
 		if err != nil || n < 1 || want != 0 && n != want-1 {
-			return nil, 0, "the options are not numbered in order"
+			return nil, 0, false, "the options are not numbered in order"
 		}
 		want = n
 		label := used.group(have, sub, "label")
@@ -160,11 +187,11 @@ func (r *reader) options(o *options, last int) (opts []option, bodyEnd int, why 
 		}
 	}
 	if want != 1 {
-		return nil, 0, "the options do not begin with 1"
+		return nil, 0, false, "the options do not begin with 1"
 	}
 	slices.Reverse(opts)
 	if len(opts) < o.min {
-		return nil, 0, "too few options"
+		return nil, 0, false, "too few options"
 	}
 	marked := 0
 	for _, x := range opts {
@@ -173,9 +200,9 @@ func (r *reader) options(o *options, last int) (opts []option, bodyEnd int, why 
 		}
 	}
 	if marked != 1 {
-		return nil, 0, strconv.Itoa(marked) + " options are highlighted"
+		return nil, 0, false, strconv.Itoa(marked) + " options are highlighted"
 	}
-	return opts, r.s.Last(i - 1), ""
+	return opts, r.s.Last(i - 1), cut, ""
 }
 
 // choose gives the keys of an answer if exactly one option is the one it is for.
@@ -198,8 +225,9 @@ func (a *answer) choose(opts []option) (keys []terminal.Key, why string) {
 	return slices.Clone(a.keys), ""
 }
 
-// extract takes one text out of rows from..to.
-func (r *reader) extract(x extract, from, to int) (string, bool) {
+// extract takes one text out of rows from..to. A row with which another text of
+// the dialog begins ends it.
+func (r *reader) extract(d *dialog, x extract, from, to int) (string, bool) {
 	for i := from; i <= to; i++ {
 		text := r.s.Rows[i].Text()
 		sub := x.start.FindStringSubmatch(text)
@@ -212,7 +240,8 @@ func (r *reader) extract(x extract, from, to int) (string, bool) {
 		rows := []string{strings.TrimRight(first, " ")}
 		end := r.s.Last(to)
 		for j := i + 1; j <= end && x.rows != "one"; j++ {
-			if x.rows == "paragraph" && r.s.Rows[j].Blank() {
+			next := r.s.Rows[j].Text()
+			if x.rows == "paragraph" && (next == "" || slices.ContainsFunc(d.extract, func(o extract) bool { return o.start.MatchString(next) && o.start != x.start })) {
 				break
 			}
 			rows = append(rows, stripped(r.s.Rows[j].Text(), x.indent))

@@ -25,7 +25,7 @@ func (r row) texts(have screen.Row) bool { return r.re.MatchString(have.Text()) 
 // answer why is the group whose style is wrong, or "" when the text is.
 func (r row) match(have screen.Row) (sub []int, why string, ok bool) {
 	sub = r.re.FindStringSubmatchIndex(have.Text())
-	if sub == nil {
+	if sub == nil || r.full && !have.Full() {
 		return nil, "", false
 	}
 	for _, g := range r.groups {

@@ -13,6 +13,7 @@ import (
 const (
 	meansReady    = "ready"    // it names the model: the agent takes requests
 	meansHint     = "hint"     // it changes nothing
+	meansBusy     = "busy"     // a turn is running
 	meansStarting = "starting" // alone, it says that the agent is not ready
 	meansBlocked  = "blocked"  // keys do something else now
 )
@@ -22,6 +23,7 @@ const (
 const (
 	NameIdle      = "idle-empty"
 	NameDraft     = "idle-draft"
+	NameTall      = "idle-draft-tall"
 	NameNotReady  = "starting"
 	NameExited    = "exited"
 	NameDead      = "pane-dead"
@@ -200,13 +202,19 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 	if name, row, ok := r.busyRow(at, r.busy.rows); ok {
 		return out(agent.Working, name, evidence(name, row, row, "a busy row stands %d rows above the composer", at-row))
 	}
+	for i, ft := range l.found {
+		if ft.means == meansBusy {
+			return out(agent.Working, ft.row.name, evidence(ft.row.name, l.footerFrom+i, l.footerFrom+i, "the footer says that a turn is running"))
+		}
+	}
 	if l.stray >= 0 {
 		return no(evidence(ruleComposer, l.stray, l.stray, "a row below the composer is neither draft nor footer"))
 	}
 	if name, row, ok := r.suspect(at); ok {
 		return no(evidence(ruleSuspicion, row, row, "reads like %s, %d rows above the composer, but is not drawn as one", name, at-row))
 	}
-	if l.footerFrom < 0 {
+	tall := r.tall(l)
+	if l.footerFrom < 0 && !(tall && comp.Draft != "") {
 		return no(evidence(ruleFooter, -1, -1, "no known footer below the composer"))
 	}
 	ready, starting := -1, -1
@@ -225,8 +233,12 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 		ev := evidence(l.found[starting-l.footerFrom].row.name, starting, starting, "the footer names no model: the agent is starting")
 		comp.Empty = false
 		return out(agent.NotReady, NameNotReady, ev)
+	case ready < 0 && tall && comp.Draft != "":
+		return out(agent.Idle, NameTall, evidence(ruleFooter, at, l.draftEnd, "the draft is so tall that it hides the footer; there is no busy row above it"))
 	case ready < 0:
 		return no(evidence(ruleFooter, l.footerFrom, l.footerEnd, "no footer row names the model"))
+	case comp.Empty && r.room(l) < r.composer.headroom:
+		return no(evidence(ruleScreen, at, at, "only %d rows above the composer and below the footer: a busy row would have no room", r.room(l)))
 	}
 	foot := evidence(l.found[ready-l.footerFrom].row.name, ready, ready, "the footer names the model and has no other text")
 	ev := append([]agent.Evidence{foot}, r.noted(at)...)
@@ -239,28 +251,66 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 	return no(evidence(ruleComposer, at, l.draftEnd, "neither a placeholder nor a draft"))
 }
 
+// height is the number of rows of the pane.
+func (r *reader) height() int {
+	if r.s.Height > 0 {
+		return r.s.Height
+	}
+	return len(r.s.Rows)
+}
+
+// room counts the rows that are left for a busy row: above the composer, and
+// blank ones at the end, into which an inline screen still grows.
+func (r *reader) room(l layout) int {
+	return l.at + r.height() - 1 - r.s.Last(len(r.s.Rows)-1)
+}
+
+// tall reports whether composer and draft take so much of the pane, down to its
+// end, that the agent leaves the footer out, and yet leave room for a busy row.
+func (r *reader) tall(l layout) bool {
+	h := r.height()
+	return r.composer.tall > 0 && l.at >= r.composer.headroom && (h-l.at)*100 >= h*r.composer.tall && l.draftEnd >= h-maxTail
+}
+
+// maxTail is how many rows (blank, hints) may stand below a tall draft.
+const maxTail = 4
+
+// scrolled reports whether the composer shows only the end of a draft, and gives
+// the cells of its first row without the mark that says so.
+func (r *reader) scrolled(l layout, cells []screen.Cell) ([]screen.Cell, bool) {
+	c := &r.composer
+	if n := len(cells); c.scrollMark != "" && n > 0 {
+		end := cells[n-1]
+		if end.Text == c.scrollMark && c.scrollStyle.test(end.Style) && r.s.Rows[l.at].Full() {
+			return cells[:n-1], true
+		}
+	}
+	return cells, c.scrollTop > 0 && l.at < c.scrollTop && l.draftEnd > l.at && r.s.Last(len(r.s.Rows)-1) == r.height()-1
+}
+
 // composerState reads the composer's text. It is empty when it has one row and
 // every inked cell is drawn as a placeholder; a draft when none is.
 func (r *reader) composerState(l layout) (agent.Composer, agent.Evidence) {
 	c := agent.Composer{Seen: true}
 	first := r.s.Rows[l.at]
 	var cells []screen.Cell
-	if r.composer.indent < len(first.Cells) {
-		cells = first.Cells[r.composer.indent:]
+	if r.composer.indent < first.Width() {
+		cells = first.Cells[r.composer.indent:first.Width()]
 	}
+	cells, c.Scrolled = r.scrolled(l, cells)
 	more := l.draftEnd > l.at
 	dim := screen.Any(cells, r.composer.placeholder.test)
 	for i := l.at + 1; i <= l.draftEnd; i++ {
 		dim = dim || screen.Any(r.s.Rows[i].Cells, r.composer.placeholder.test)
 	}
 	switch {
-	case !more && screen.All(cells, r.composer.placeholder.test):
+	case !more && !c.Scrolled && screen.All(cells, r.composer.placeholder.test):
 		c.Empty = true
 		return c, evidence(ruleComposer, l.at, l.at, "one row, all of it drawn as a placeholder")
 	case dim:
 		return c, evidence(ruleComposer, l.at, l.draftEnd, "partly drawn as a placeholder: a torn frame, or not a draft")
 	}
-	rows := []string{stripped(first.From(r.composer.indent), 0)}
+	rows := []string{stripped(screen.Text(cells), 0)}
 	for i := l.at + 1; i <= l.draftEnd; i++ {
 		rows = append(rows, stripped(r.s.Rows[i].Text(), r.composer.indent))
 	}

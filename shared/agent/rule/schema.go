@@ -56,6 +56,7 @@ type rowJSON struct {
 	Name  string               `json:"name"`
 	Text  string               `json:"text"`
 	Style map[string]styleJSON `json:"style"`
+	Full  bool                 `json:"full"` // the row reaches the right edge of the pane
 }
 
 type composerJSON struct {
@@ -64,6 +65,18 @@ type composerJSON struct {
 	Markers     []markerJSON `json:"markers"`
 	Placeholder styleJSON    `json:"placeholder"` // of every inked cell of a placeholder
 	Pasted      rowJSON      `json:"pasted"`      // a draft that stands for a large paste; group n counts characters
+	Headroom    int          `json:"headroom"`    // least rows above an empty composer (and blank below) that leave no busy row out
+	Tall        int          `json:"tall"`        // share of the pane, in percent, from which on a draft hides the footer; 0 if it never does
+	Scroll      scrollJSON   `json:"scroll"`
+}
+
+// scrollJSON tells that the composer shows only the end of a longer draft: by a
+// mark in the last column of its first row, or because it fills the pane from row
+// Top (counted from 1) to the footer.
+type scrollJSON struct {
+	Mark  string    `json:"mark"`
+	Style styleJSON `json:"style"`
+	Top   int       `json:"top"`
 }
 
 type markerJSON struct {
@@ -76,7 +89,7 @@ type markerJSON struct {
 // footerJSON is a row that may stand below the composer.
 type footerJSON struct {
 	Row   rowJSON `json:"row"`
-	Means string  `json:"means"` // ready, hint, starting, blocked
+	Means string  `json:"means"` // ready, hint, busy, starting, blocked
 	Held  string  `json:"held"`  // with blocked
 }
 
@@ -101,9 +114,11 @@ type dialogJSON struct {
 	Name    string        `json:"name"`
 	State   string        `json:"state"` // approval, question, blocked
 	Kind    string        `json:"kind"`  // with approval and question
-	Title   rowJSON       `json:"title"`
+	Title   *rowJSON      `json:"title"` // may be missing with blocked
 	Footer  rowJSON       `json:"footer"`
-	Body    []rowJSON     `json:"body"` // each must stand between title and options
+	Above   []rowJSON     `json:"above"` // rows of a wrapped footer that may stand directly above its last one
+	Body    []rowJSON     `json:"body"`  // each must stand between title and options
+	Cut     *rowJSON      `json:"cut"`   // stands for rows that the pane has no room for
 	Options *optionsJSON  `json:"options"`
 	Extract []extractJSON `json:"extract"`
 	Approve *answerJSON   `json:"approve"`
@@ -112,10 +127,11 @@ type dialogJSON struct {
 
 // optionsJSON describes numbered options. Both rows have the groups n and label.
 type optionsJSON struct {
-	Selected rowJSON `json:"selected"`
-	Other    rowJSON `json:"other"`
-	Indent   int     `json:"indent"` // least indent of a further row of one option
-	Min      int     `json:"min"`
+	Selected rowJSON  `json:"selected"`
+	Other    rowJSON  `json:"other"`
+	Indent   int      `json:"indent"` // least indent of a further row of one option
+	Min      int      `json:"min"`
+	More     *rowJSON `json:"more"` // below the options: there are others that the pane has no room for
 }
 
 // extractJSON takes a text out of the rows between title and options.

@@ -10,6 +10,7 @@ type Row struct {
 
 	text  string // without blanks at the end
 	start []int  // byte offset in text of each cell, for those within text
+	pane  int    // width of the pane, 0 when not known
 }
 
 // Text is the row's characters without blanks at the end.
@@ -27,6 +28,12 @@ func (r Row) Indent() int {
 	}
 	return -1
 }
+
+// Width is the number of columns up to the last one with ink.
+func (r Row) Width() int { return len(r.start) }
+
+// Full reports whether ink stands in the last column of the pane.
+func (r Row) Full() bool { return r.pane > 0 && len(r.start) >= r.pane }
 
 // From is the text from a column on, without blanks at the end.
 func (r Row) From(column int) string {
@@ -80,6 +87,15 @@ func Any(cells []Cell, test func(Style) bool) bool {
 		}
 	}
 	return false
+}
+
+// Text puts the characters of cells together.
+func Text(cells []Cell) string {
+	var b strings.Builder
+	for _, c := range cells {
+		b.WriteString(c.Text)
+	}
+	return b.String()
 }
 
 // combine adds a character without width to the last cell of the row.

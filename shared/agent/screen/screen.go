@@ -63,6 +63,7 @@ func Parse(text []byte, width, height int) *Screen {
 	p := parser{src: string(text)}
 	for {
 		row := p.row()
+		row.pane = s.Width
 		s.Lines++
 		if len(s.Rows) < limit {
 			s.Rows = append(s.Rows, row)
