@@ -1,0 +1,96 @@
+package handoff
+
+import (
+	"context"
+
+	"drawbridge/shared/store"
+)
+
+// toolName gives the full name of a tool.
+func toolName(short string) string { return "agent_knock_knock_" + short }
+
+// turnActions says what may be done with a Turn now. It is a snapshot: every
+// tool checks again.
+func (d *Desk) turnActions(ctx context.Context, t store.Turn) (Actions, error) {
+	acts := Actions{"status": turnAction("status", t)}
+	uncertain := false
+	var code string
+	if t.CurrentMessageID != "" {
+		sub, err := d.Store.Submission(ctx, t.CurrentMessageID)
+		if err != nil {
+			return nil, err
+		}
+		code = sub.Dispatch.ErrorCode
+		uncertain = sub.Dispatch.Status == store.DispatchUncertain || sub.Dispatch.Status == store.DispatchNotAccepted
+	}
+	switch t.Status {
+	case store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController:
+		a := turnAction("cancel", t)
+		a.RequiresUserIntent = true
+		acts["cancel"] = a
+	case store.TurnStalled:
+		if !uncertain {
+			acts["renew"] = turnAction("renew", t)
+		} else if code != "submission_unfenced" {
+			a := turnAction("send", t)
+			a.RequiresUserIntent = true
+			acts["retry_submission"] = a
+		}
+	}
+	if t.Status != store.TurnClosed {
+		a := turnAction("close", t)
+		a.RequiresUserIntent = t.Blocks()
+		acts["close"] = a
+	}
+	rows, err := d.Store.TurnCallbacks(ctx, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range rows {
+		if c.Status == store.CallbackRetryWait {
+			acts["retry_callback"] = turnAction("retry_callback", t)
+		}
+	}
+	return acts, nil
+}
+
+func turnAction(short string, t store.Turn) Action {
+	return Action{Tool: toolName(short), Arguments: map[string]any{"turn_id": t.ID}}
+}
+
+// Contracts tells a controller how to read available_actions.
+type Contracts struct {
+	Version      int               `json:"version"`
+	Instructions []string          `json:"instructions"`
+	Fields       map[string]string `json:"field_semantics"`
+	Actions      map[string]string `json:"actions"`
+}
+
+var contracts = Contracts{
+	Version: 18,
+	Instructions: []string{
+		"Call only actions that a row or turn shows in available_actions, with the arguments as they stand there plus missing_required.",
+		"An action with requires_user_intent needs the user's wish for exactly that.",
+		"After a send that answers async_pending, end your turn: the result arrives as a callback. Do not poll.",
+		"Never send again after do_not_retry; look at status and tell the user.",
+		"Availability is a snapshot; every tool checks again and may refuse.",
+	},
+	Fields: map[string]string{
+		"activity_state":            "screen and records joined; idle only when nothing says otherwise",
+		"native_identity_state":     "how well the pane's native thread is known without typing",
+		"managed.current_turn":      "the turn that owns the pane's last submission",
+		"blocking_turns":            "unfinished turns that keep the pane from a send, each with a way out",
+		"scope":                     "whose context a send reaches: the proven session, whatever the pane shows, or a first attach",
+		"unavailable_managed_turns": "turns whose pane or process is not there",
+	},
+	Actions: map[string]string{
+		"send":             "start a task in this pane's context",
+		"retry_submission": "send({turn_id}): try a submission again that is proven not to be taken",
+		"watch":            "be told when work that a human started ends; types nothing",
+		"status":           "look at a turn, a watch, or a raw terminal",
+		"cancel":           "interrupt the running turn once",
+		"close":            "end the record of a turn; types nothing",
+		"renew":            "go on watching a stalled turn",
+		"retry_callback":   "deliver a waiting callback now",
+	},
+}

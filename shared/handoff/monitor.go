@@ -1,0 +1,358 @@
+package handoff
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/callback"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
+)
+
+// Bounds of a monitor (core §6).
+const (
+	activityLeast = 5 * time.Second // writes of last_activity_at are at least this far apart
+	activityMost  = 5 * time.Minute
+	askingFor     = 3 * time.Second        // a new unanswered call is looked at often
+	askingPoll    = 150 * time.Millisecond // this often
+)
+
+// A Monitor follows one dispatched message of one Turn to its end. It belongs
+// to one goroutine. Every write is conditional on Turn, message, binding
+// generation and the monitor lease; when one of them moved on, Observe says
+// done and has changed nothing.
+type Monitor struct {
+	desk    *Desk
+	ref     store.Monitor
+	turn    store.Turn
+	at      place
+	adapter agent.Adapter
+
+	anchor agent.Anchor // while acceptance is open
+	prep   agent.Prepared
+	task   *agent.Task // once accepted
+
+	keep    monitorState
+	screen  string    // digest of the last screen
+	written time.Time // when activity was last written
+	askedAt time.Time // when the present unanswered call was first seen
+	asked   string    // its id
+	clear   int       // consecutive screens without the notified prompt
+}
+
+// monitorState is what survives in turns.monitor_json.
+type monitorState struct {
+	Version    int            `json:"version"`
+	Checkpoint agent.Position `json:"checkpoint"`
+	Digest     string         `json:"digest"`
+	Prompt     string         `json:"prompt,omitempty"` // approval or question that is open in the Store
+	Kind       string         `json:"prompt_kind,omitempty"`
+}
+
+// NewMonitor prepares to follow an eligible Turn under its monitor lease.
+func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error) {
+	m := &Monitor{
+		desk: d, turn: e.Turn, adapter: d.adapter(e.Turn.Agent),
+		ref: store.Monitor{
+			TurnID: e.Turn.ID, MessageID: e.Dispatch.MessageID,
+			BindingGeneration: e.Turn.BindingGeneration, Lease: lease,
+		},
+	}
+	if m.adapter == nil {
+		return nil, fault.New(fault.CapabilityMissing, "monitor %s: no adapter for agent %q", e.Turn.ID, e.Turn.Agent)
+	}
+	var err error
+	if m.at, err = parsePlace(e.Binding.Endpoint); err != nil {
+		return nil, err
+	}
+	if m.anchor, err = parseAnchor(e.Dispatch.Anchor); err != nil {
+		return nil, err
+	}
+	if m.prep, err = m.adapter.Prepare(e.Turn.RequestText); err != nil {
+		return nil, err
+	}
+	if e.Dispatch.Acceptance != nil {
+		acc, err := agent.ParseAcceptance(e.Dispatch.Acceptance)
+		if err != nil {
+			return nil, fault.New(fault.SubmissionUncertain, "monitor %s: %w", e.Turn.ID, err)
+		}
+		m.task = &acc.Task
+	}
+	if e.Turn.Monitor != nil {
+		_ = json.Unmarshal(e.Turn.Monitor, &m.keep) // ours; unreadable: read from the start again
+	}
+	if m.keep.Version != 1 {
+		m.keep = monitorState{Version: 1}
+	}
+	if e.Turn.Status == store.TurnWaitingForController && m.keep.Prompt == "" {
+		m.keep.Prompt = "unknown" // its writer died before it could say which
+	}
+	return m, nil
+}
+
+// Pane is where the Turn's agent lives; its screen may be handed to Observe.
+func (m *Monitor) Pane() terminal.Pane { return m.at.Pane }
+
+// Dirs are the directories whose changes concern the Turn.
+func (m *Monitor) Dirs() []string {
+	if m.task == nil {
+		return m.anchor.Dirs
+	}
+	return m.adapter.Dirs(m.at.Process)
+}
+
+// Observed is the result of one observation.
+type Observed struct {
+	Done  bool          // the Turn ended, or is not this monitor's any more
+	Again time.Duration // look again this soon; 0: at the next event or poll
+}
+
+// Observe looks once, in the order of core §6. screen is the pane's screen if
+// the caller captured it with this poll, else nil.
+func (m *Monitor) Observe(ctx context.Context, screen *terminal.Screen) (Observed, error) {
+	turn, err := m.desk.Store.CheckMonitor(ctx, m.ref)
+	if err != nil {
+		return ended(err)
+	}
+	m.turn = turn
+	if m.task == nil {
+		return m.seek(ctx, screen)
+	}
+	p, err := m.read(ctx)
+	if err != nil {
+		return m.deadline(ctx, err)
+	}
+	switch p.State {
+	case agent.Completed, agent.Failed, agent.Aborted:
+		return m.finish(ctx, p)
+	case agent.Lost:
+		return m.stall(ctx, "the agent ended without completing the task")
+	case agent.Broken:
+		return m.stall(ctx, "the agent's transcript was replaced, cut or damaged")
+	case agent.NextBegan:
+		return m.stall(ctx, "the agent began another task and this one has no end on record")
+	}
+	again, err := m.prompt(ctx, p, screen)
+	if err != nil {
+		return ended(err)
+	}
+	if err := m.alive(ctx, p, screen); err != nil {
+		return ended(err)
+	}
+	if screen != nil {
+		if alive, known := m.adapter.Alive(ctx, m.task.Process); known && !alive {
+			return m.lost(ctx)
+		}
+	}
+	o, err := m.deadline(ctx, nil)
+	if o.Again == 0 {
+		o.Again = again
+	}
+	return o, err
+}
+
+// ended turns the two errors that mean "not yours any more" into Done.
+func ended(err error) (Observed, error) {
+	switch fault.CodeOf(err) {
+	case fault.LeaseLost, fault.BindingSuperseded, fault.TurnStatusInvalid, fault.NotFound:
+		return Observed{Done: true}, nil
+	}
+	return Observed{}, err
+}
+
+func (m *Monitor) read(ctx context.Context) (agent.Progress, error) {
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	return m.adapter.Progress(pctx, *m.task, m.keep.Checkpoint)
+}
+
+// seek looks for an acceptance that was still open when send answered.
+func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, error) {
+	pctx, cancel := probe(ctx)
+	acc, verdict, err := m.adapter.Accept(pctx, m.anchor, m.prep)
+	cancel()
+	if err != nil {
+		return m.deadline(ctx, err)
+	}
+	switch verdict {
+	case agent.Accepted, agent.Shared:
+		sub, err := m.desk.storeAcceptance(ctx, m.ref.Lease, m.ref.MessageID, acc)
+		if code := fault.CodeOf(err); code == fault.SubmissionUnfenced || code == fault.SubmissionUncertain {
+			return m.unsettled(ctx, store.DispatchUncertain, code, fault.CleanLine(err.Error()))
+		}
+		if err != nil {
+			return ended(err)
+		}
+		m.turn, m.task = sub.Turn, &acc.Task
+		return Observed{Again: time.Millisecond}, nil
+	case agent.Uncertain:
+		return m.unsettled(ctx, store.DispatchUncertain, fault.SubmissionUncertain,
+			"several records match the request, or the agent's files were replaced")
+	}
+	if screen != nil {
+		reading := m.adapter.Read(m.at.Process.Version, *screen)
+		if reading.State == agent.Idle && m.adapter.Landed(reading.Composer, m.prep) {
+			return m.unsettled(ctx, store.DispatchNotAccepted, fault.SubmissionNotAccept,
+				"the draft still stands in the composer: Enter was not taken")
+		}
+		if alive, known := m.adapter.Alive(ctx, m.anchor.Process); known && !alive {
+			return m.unsettled(ctx, store.DispatchUncertain, fault.SubmissionUncertain,
+				"the agent ended before the submission was proven")
+		}
+	}
+	return m.deadline(ctx, nil)
+}
+
+// unsettled ends an open submission without proof; the Turn is stalled and its
+// controller told once.
+func (m *Monitor) unsettled(ctx context.Context, status string, code fault.Code, why string) (Observed, error) {
+	cb, err := m.stallCallback(why)
+	if err != nil {
+		return Observed{}, err
+	}
+	_, err = m.desk.Store.SettleDispatch(ctx, m.ref.Lease, store.Settlement{
+		MessageID: m.ref.MessageID, Status: status, Code: string(code), Reason: why, Callback: cb,
+	})
+	if err != nil {
+		return ended(err)
+	}
+	return Observed{Done: true}, nil
+}
+
+// finish claims a completion that two equal readings, at least secondReading
+// apart, agree on.
+func (m *Monitor) finish(ctx context.Context, first agent.Progress) (Observed, error) {
+	if err := sleep(ctx, secondReading); err != nil {
+		return Observed{}, err
+	}
+	p, err := m.read(ctx)
+	if err != nil {
+		return Observed{}, err
+	}
+	if p.State != first.State || p.Fingerprint != first.Fingerprint {
+		return Observed{Again: secondReading}, nil
+	}
+	outcome, event, body := store.OutcomeSuccess, callback.EventDone, ""
+	kind := m.adapter.Kind()
+	switch p.State {
+	case agent.Completed:
+		body = sayDone(kind, m.turn.ID, m.turn.SessionID, p.Text)
+	case agent.Failed:
+		outcome, event = store.OutcomeFailure, callback.EventError
+		body = sayFailed(kind, m.turn.ID, m.turn.SessionID, p.Error)
+	default:
+		outcome, event = store.OutcomeFailure, callback.EventError
+		body = sayInterrupted(kind, m.turn.ID, m.turn.SessionID)
+	}
+	cb, err := tellTurn(m.turn, store.LaneLifecycle, "completion", callback.Event{
+		ID:   callback.TerminalMessageID(m.turn.ID, m.ref.MessageID, p.Fingerprint, outcome),
+		Type: event, Body: body,
+	})
+	if err != nil {
+		return Observed{}, err
+	}
+	m.keep.Checkpoint = p.Checkpoint
+	_, err = m.desk.Store.ClaimCompletion(ctx, m.ref, store.Completion{
+		Fingerprint: p.Fingerprint, Outcome: outcome, Callback: cb,
+		Detail:   canonical(map[string]string{"state": string(p.State), "completion_id": p.ID}),
+		Activity: store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)},
+	})
+	if err != nil {
+		return ended(err)
+	}
+	m.desk.clearRecord(ctx, m.turn.TerminalKey)
+	return Observed{Done: true}, nil
+}
+
+// alive stores proof of life: new records or a changed screen.
+func (m *Monitor) alive(ctx context.Context, p agent.Progress, screen *terminal.Screen) error {
+	moved := p.Digest != m.keep.Digest
+	if screen != nil {
+		if digest := hash(screen.Text); digest != m.screen {
+			moved = moved || m.screen != ""
+			m.screen = digest
+		}
+	}
+	if !moved {
+		return nil
+	}
+	m.keep.Digest, m.keep.Checkpoint = p.Digest, p.Checkpoint
+	now := m.desk.now()
+	act := store.Activity{At: now.UnixMilli(), State: canonical(m.keep)}
+	var err error
+	switch m.turn.Status {
+	case store.TurnCreated, store.TurnWaitingForAgent:
+		m.turn, err = m.desk.Store.TurnRunning(ctx, m.ref, act)
+	default:
+		every := min(max(time.Duration(m.turn.InactivityMinutes*float64(30*time.Second)), activityLeast), activityMost)
+		if now.Sub(m.written) < every && now.UnixMilli() < m.turn.InactivityDeadlineAt {
+			return nil
+		}
+		m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, act)
+	}
+	if err == nil {
+		m.written = now
+	}
+	return err
+}
+
+// lost looks once more for a durable end of a dead agent's task.
+func (m *Monitor) lost(ctx context.Context) (Observed, error) {
+	p, err := m.read(ctx)
+	if err != nil {
+		return Observed{}, err
+	}
+	switch p.State {
+	case agent.Completed, agent.Failed, agent.Aborted:
+		return m.finish(ctx, p)
+	}
+	return m.stall(ctx, "the agent ended without completing the task")
+}
+
+// deadline applies the Turn's two lifetimes; hard first. cause is an
+// observation that failed; it only matters when no deadline decides.
+func (m *Monitor) deadline(ctx context.Context, cause error) (Observed, error) {
+	if m.turn.Status == store.TurnWaitingForController {
+		return Observed{}, cause // a person is awaited, not the agent
+	}
+	now := m.desk.now().UnixMilli()
+	switch {
+	case m.turn.HardDeadlineAt > 0 && now >= m.turn.HardDeadlineAt:
+		return m.stall(ctx, fmt.Sprintf("it is older than its hard lifetime of %g minutes", m.turn.HardMinutes))
+	case m.turn.InactivityDeadlineAt > 0 && now >= m.turn.InactivityDeadlineAt:
+		return m.stall(ctx, fmt.Sprintf("nothing moved for %g minutes", m.turn.InactivityMinutes))
+	}
+	return Observed{}, cause
+}
+
+func (m *Monitor) stall(ctx context.Context, why string) (Observed, error) {
+	if err := m.promptGone(ctx); err != nil {
+		return ended(err)
+	}
+	cb, err := m.stallCallback(why)
+	if err != nil {
+		return Observed{}, err
+	}
+	if _, err := m.desk.Store.StallTurn(ctx, m.ref, store.Stall{Reason: why, Callback: cb}); err != nil {
+		return ended(err)
+	}
+	return Observed{Done: true}, nil
+}
+
+func (m *Monitor) stallCallback(why string) (*store.NewCallback, error) {
+	return stallCallback(m.turn, m.ref.MessageID, m.adapter.Kind(), why)
+}
+
+// stallCallback tells that a Turn is stalled. Its id holds the renewal, so that
+// a second stall is a second event.
+func stallCallback(t store.Turn, message string, kind agent.Kind, why string) (*store.NewCallback, error) {
+	return tellTurn(t, store.LaneNotification, "stall", callback.Event{
+		ID:   "msg-stall-" + digest(t.ID, message, fmt.Sprint(t.Revision))[:32],
+		Type: callback.EventError, Body: sayStalled(kind, t.ID, t.SessionID, why),
+		Metadata: map[string]any{"reason": "stalled"},
+	})
+}

@@ -1,0 +1,179 @@
+package handoff
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/callback"
+	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
+)
+
+// Kinds of open prompts in a monitor's state.
+const (
+	promptApproval = "approval"
+	promptQuestion = "question"
+)
+
+// clearAfter is how many consecutive screens must be without a notified prompt,
+// while its call is still unanswered, until it counts as gone.
+const clearAfter = 2
+
+// prompt notices a dialog that waits for a person, once for each exact prompt,
+// and that it is gone. A dialog counts only where transcript and screen agree:
+// an unanswered call that may ask, and one complete region on two equal
+// captures. again is how soon to look again.
+func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal.Screen) (again time.Duration, err error) {
+	if p.Waiting == nil {
+		m.asked = ""
+		return 0, m.promptGone(ctx)
+	}
+	if p.Waiting.ID != m.asked {
+		m.asked, m.askedAt = p.Waiting.ID, m.desk.now()
+		if err := m.promptGone(ctx); err != nil {
+			return 0, err
+		}
+	}
+	fresh := m.keep.Prompt == "" && m.desk.now().Sub(m.askedAt) < askingFor
+	if fresh {
+		again = askingPoll
+	}
+	if screen == nil {
+		if !fresh {
+			return 0, nil
+		}
+		if screen, err = m.capture(ctx); err != nil || screen == nil {
+			return again, err
+		}
+	}
+	reading := m.adapter.Read(m.at.Process.Version, *screen)
+	if reading.State != agent.Approval && reading.State != agent.Question {
+		if m.keep.Prompt != "" && reading.State != agent.Unknown {
+			if m.clear++; m.clear >= clearAfter {
+				return again, m.promptGone(ctx)
+			}
+		}
+		return again, nil
+	}
+	m.clear = 0
+	if m.keep.Prompt == m.fingerprint(reading, p.Waiting) {
+		return 0, nil
+	}
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	settled, err := m.desk.Tmux.Settled(pctx, m.at.Pane, settleGap, settleTimeout)
+	if err != nil {
+		return askingPoll, nil //nolint:nilerr // not settled yet, or the pane went: the next look decides
+	}
+	again2 := m.adapter.Read(m.at.Process.Version, settled)
+	if again2.State != reading.State || again2.Prompt == nil {
+		return askingPoll, nil
+	}
+	return 0, m.notify(ctx, again2, p.Waiting)
+}
+
+func (m *Monitor) capture(ctx context.Context) (*terminal.Screen, error) {
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	screens, err := m.desk.Tmux.Capture(pctx, []terminal.Pane{m.at.Pane})
+	if err != nil {
+		return nil, nil //nolint:nilerr // the transcript decides; the poll looks again
+	}
+	if s, ok := screens[m.at.Pane.Key()]; ok {
+		return &s, nil
+	}
+	return nil, nil
+}
+
+// fingerprint names one exact prompt: its bytes, the pane, the process and the
+// call that it belongs to (core §11.1).
+func (m *Monitor) fingerprint(r agent.Reading, call *agent.Call) string {
+	if r.Prompt == nil {
+		return ""
+	}
+	return digest(r.Prompt.Digest, r.Prompt.Kind, m.at.Pane.Key(), m.at.Process.Inc.String(), m.at.Process.Cwd, call.ID, call.Kind, call.Command)
+}
+
+// notify stores a prompt that was not seen before, with its callback.
+func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call) error {
+	fp := m.fingerprint(r, call)
+	kind := m.adapter.Kind()
+	var err error
+	if r.State == agent.Approval {
+		command := call.Command
+		if command == "" {
+			command = r.Prompt.Command
+		}
+		var cb *store.NewCallback
+		cb, err = tellTurn(m.turn, store.LaneLifecycle, "approval", callback.Event{
+			ID: "msg-approval-" + digest(m.turn.ID, m.ref.MessageID, fp)[:32], Type: callback.EventQuestion, RequiresResponse: true,
+			Body:     sayApproval(kind, m.turn.ID, m.turn.SessionID, label(r.Prompt.Kind), command),
+			Metadata: map[string]any{"reason": "approval_required"},
+		})
+		if err != nil {
+			return err
+		}
+		_, _, err = m.desk.Store.ApprovalNotified(ctx, m.ref, store.NewApproval{
+			Fingerprint: fp, ScreenDigest: r.Prompt.Digest, RequestID: call.ID, EvidenceFingerprint: digest(call.ID, call.Command), Callback: cb,
+		})
+		m.keep.Kind = promptApproval
+	} else {
+		var cb *store.NewCallback
+		cb, err = tellTurn(m.turn, store.LaneLifecycle, "interaction", callback.Event{
+			ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp)[:32], Type: callback.EventQuestion, RequiresResponse: true,
+			Body:     sayQuestion(kind, m.turn.ID, m.turn.SessionID, call.Command),
+			Metadata: map[string]any{"reason": "interaction_required"},
+		})
+		if err != nil {
+			return err
+		}
+		_, _, err = m.desk.Store.QuestionNotified(ctx, m.ref, store.NewInteraction{
+			State: "manual_required", PromptFingerprint: fp, SurfaceID: call.ID, StepIndex: 1, StepTotal: 1,
+			Projection: canonical(map[string]any{"kind": "questionnaire", "state": "manual_required", "options": r.Prompt.Options}),
+			Plan:       canonical(map[string]any{}), OwnerSession: m.turn.ControllerSessionID,
+			ProcessKey: digest(m.at.Process.Inc.String()), ExpiresAt: m.turn.HardDeadlineAt, Callback: cb,
+		})
+		m.keep.Kind = promptQuestion
+	}
+	if err != nil {
+		return err
+	}
+	m.keep.Prompt = fp
+	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
+	return err
+}
+
+// promptGone stores that the notified prompt is no longer open: its call was
+// answered, or the human acted in the pane.
+func (m *Monitor) promptGone(ctx context.Context) (err error) {
+	if m.keep.Prompt == "" {
+		return nil
+	}
+	if m.keep.Kind != promptApproval {
+		m.turn, err = m.desk.Store.QuestionCleared(ctx, m.ref)
+	}
+	if m.keep.Kind != promptQuestion && err == nil {
+		m.turn, err = m.desk.Store.ApprovalCleared(ctx, m.ref)
+	}
+	if err != nil {
+		return err
+	}
+	m.keep.Prompt, m.keep.Kind, m.clear = "", "", 0
+	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
+	return err
+}
+
+// label names a kind of approval for people.
+func label(kind string) string {
+	switch kind {
+	case "run_command":
+		return "run a command"
+	case "edit_files":
+		return "edit files"
+	case "mcp_tool":
+		return "call an MCP tool"
+	}
+	return strings.ReplaceAll(kind, "_", " ")
+}

@@ -1,0 +1,179 @@
+package handoff
+
+import (
+	"context"
+	"time"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
+)
+
+// A search for acceptance in recovery looks this often, this far apart.
+const (
+	recoverLooks = 4
+	recoverPause = 150 * time.Millisecond
+)
+
+// Reconciliation is the result of one pass of Recover.
+type Reconciliation struct {
+	Status   string   `json:"status"` // done, partial, skipped
+	Checked  int      `json:"checked"`
+	Changed  int      `json:"changed"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Recover settles what dead programs left between two commits (core §12 phase
+// A, §13). It never types, never raises a proof without evidence, and leaves
+// alone whatever a living process still holds. A problem with one row is
+// reported and the others go on. turnID limits the pass to one Turn.
+func (d *Desk) Recover(ctx context.Context, turnID string) Reconciliation {
+	r := Reconciliation{Status: "done"}
+	if err := d.Store.Writable(); err != nil {
+		r.Status = "skipped"
+		return r
+	}
+	note := func(changed bool, err error) {
+		if err != nil {
+			r.Status = "partial"
+			r.Problems = append(r.Problems, fault.CleanLine(err.Error()))
+		}
+		if changed {
+			r.Changed++
+		}
+	}
+	open, err := d.Store.OpenDispatches(ctx)
+	note(false, err)
+	for _, o := range open {
+		if ctx.Err() != nil {
+			break
+		}
+		if turnID != "" && o.Turn.ID != turnID {
+			continue
+		}
+		r.Checked++
+		note(d.recoverDispatch(ctx, o))
+	}
+	fences, err := d.Store.RepairFences(ctx)
+	note(fences > 0, err)
+	closed, err := d.Store.CloseRetention(ctx, turnID, 0)
+	note(len(closed) > 0, err)
+	return r
+}
+
+// recoverDispatch settles one open dispatch whose program no longer works on it.
+func (d *Desk) recoverDispatch(ctx context.Context, o store.OpenDispatch) (changed bool, err error) {
+	x := o.Dispatch
+	switch x.Status {
+	case store.DispatchAccepted:
+		if _, err := agent.ParseAcceptance(x.Acceptance); err == nil {
+			return false, nil
+		}
+	case store.DispatchPrepared, store.DispatchTextInjected:
+		if !o.DispatcherGone && !o.TerminalFree {
+			return false, nil
+		}
+	default: // enter_dispatched: its monitor looks for acceptance
+		return false, nil
+	}
+	held, h, err := d.grab(ctx, x.TerminalKey, x.TurnID, 0)
+	if fault.Is(err, fault.TerminalBusy) {
+		return false, nil // somebody works on this pane after all
+	}
+	if err != nil {
+		return false, err
+	}
+	defer h.release()
+	sub, err := d.Store.Submission(held, x.MessageID)
+	if err != nil || sub.Dispatch.Status != x.Status || sub.Dispatch.ResolvedAt != 0 {
+		return false, err
+	}
+	x = sub.Dispatch
+	switch {
+	case x.Status == store.DispatchAccepted:
+		why := "the stored proof of acceptance does not recompute"
+		cb, err := stallCallback(sub.Turn, x.MessageID, agent.Kind(x.Agent), why)
+		if err != nil {
+			return false, err
+		}
+		_, err = d.Store.InvalidateAcceptance(held, h.lease, store.Settlement{
+			MessageID: x.MessageID, Status: store.DispatchUncertain, Code: string(fault.SubmissionUncertain), Reason: why, Callback: cb,
+		})
+		return err == nil, err
+	case !x.InputMayHaveStarted:
+		if _, err := d.Store.AbortDispatch(held, h.lease, x.MessageID, string(fault.SubmissionAborted)); err != nil {
+			return false, err
+		}
+		return true, h.lock.Clear()
+	}
+	if x.Status == store.DispatchTextInjected {
+		if done, err := d.recoverAcceptance(held, h, sub); done || err != nil {
+			return done, err
+		}
+	}
+	why := "a program ended in the middle of the submission: the text may stand in the composer or have been sent"
+	cb, err := stallCallback(sub.Turn, x.MessageID, agent.Kind(x.Agent), why)
+	if err != nil {
+		return false, err
+	}
+	_, err = d.Store.SettleDispatch(held, h.lease, store.Settlement{
+		MessageID: x.MessageID, Status: store.DispatchUncertain, Code: string(fault.SubmissionUncertain), Reason: why, Callback: cb,
+	})
+	return err == nil, err
+}
+
+// recoverAcceptance stores acceptance that the anchored files prove.
+func (d *Desk) recoverAcceptance(ctx context.Context, h *hold, sub store.Submission) (bool, error) {
+	a := d.adapter(sub.Dispatch.Agent)
+	if a == nil {
+		return false, nil
+	}
+	anchor, err := parseAnchor(sub.Dispatch.Anchor)
+	if err != nil {
+		return false, err
+	}
+	prep, err := a.Prepare(sub.Turn.RequestText)
+	if err != nil {
+		return false, err
+	}
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	var acc agent.Acceptance
+	verdict := agent.Pending
+	// A match may have to stand for a while before it is decided.
+	for i := 0; i < recoverLooks && verdict == agent.Pending; i++ {
+		if i > 0 && sleep(pctx, recoverPause) != nil {
+			break
+		}
+		if acc, verdict, err = a.Accept(pctx, anchor, prep); err != nil {
+			return false, err
+		}
+	}
+	if verdict != agent.Accepted && verdict != agent.Shared {
+		return false, nil
+	}
+	_, err = d.storeAcceptance(ctx, h.lease, sub.Dispatch.MessageID, acc)
+	return err == nil, err
+}
+
+// clearRecord empties the pane's lock-file record once its fence is gone, so
+// that another Store of this user may type there. Whoever holds the pane now
+// does it instead.
+func (d *Desk) clearRecord(ctx context.Context, key string) {
+	lock, err := terminal.Lock(ctx, d.RuntimeDir, key, 0)
+	if err != nil {
+		return
+	}
+	defer lock.Unlock()
+	rec, torn := lock.Record()
+	if torn || rec.StoreID != d.Store.ID() {
+		return
+	}
+	if _, fenced, err := d.Store.Fence(ctx, key); err != nil || fenced {
+		return
+	}
+	if err := lock.Clear(); err != nil {
+		d.Log.Warn("clear terminal record", "err", err)
+	}
+}

@@ -1,0 +1,296 @@
+package handoff
+
+import (
+	"context"
+	"strings"
+	"unicode/utf8"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/process"
+	"drawbridge/shared/store"
+)
+
+// Send starts a new Turn, or with a turn_id tries a submission again that was
+// proven not to have been taken.
+func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, error) {
+	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
+		return Outcome{}, err
+	}
+	if in.TurnID != "" {
+		return d.resend(ctx, call, in.TurnID)
+	}
+	if err := checkRequest(in.Request); err != nil {
+		return Outcome{}, err
+	}
+	id := messageID(d.Controller, call)
+	if out, done, err := d.replay(ctx, id, in); done || err != nil {
+		return out, err
+	}
+	s, want, err := d.target(ctx, in)
+	if err != nil {
+		return Outcome{}, err
+	}
+	prep, err := s.adapter.Prepare(in.Request)
+	if err != nil {
+		return Outcome{}, err
+	}
+	held, h, err := d.grab(ctx, s.pane.Key(), s.id(), terminalWait)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer h.release()
+
+	// The first of two equal calls may have ended while this one waited.
+	if out, done, err := d.replay(held, id, in); done || err != nil {
+		return out, err
+	}
+	if err := h.foreign(held); err != nil {
+		return Outcome{}, err
+	}
+	if s, err = d.inspect(held, s); err != nil {
+		return Outcome{}, err
+	}
+	if err := d.allowed(s); err != nil {
+		return Outcome{}, err
+	}
+	if err := s.promptable(); err != nil {
+		return Outcome{}, err
+	}
+
+	sub := submission{desk: d, hold: h, s: s, prep: prep, id: id}
+	sub.row = store.NewDispatch{
+		MessageID:           id,
+		ToolCallID:          call.ToolCallID,
+		Kind:                store.KindTask,
+		NewTurnID:           d.newID(turnPrefix),
+		ControllerSessionID: d.Controller,
+		Route:               d.routeJSON(),
+		RequestText:         in.Request,
+		BodyHash:            hash([]byte(in.Request)),
+		RequestHash:         prep.RequestHash,
+		InactivityMinutes:   orDefault(minutes(in.AgentTimeoutMinutes), d.Inactivity),
+		HardMinutes:         orDefault(minutes(in.AgentHardTimeoutMinutes), d.Hard),
+		RetentionMinutes:    orDefault(minutes(in.IdleTimeoutMinutes), d.Retention),
+		Attach: store.Attach{
+			SessionID: want,
+			Agent:     string(s.proc.Agent),
+			Workspace: s.proc.Cwd,
+			Replace:   want == "",
+			Binding:   bindingOf(s, "foreground_process"),
+		},
+	}
+	if want == "" {
+		sub.row.Attach.NewSessionID = d.newID(sessionPrefix)
+	}
+	return sub.run(held)
+}
+
+// checkRequest refuses what no agent may get (tools §4, §8.12).
+func checkRequest(text string) error {
+	switch trimmed := strings.TrimSpace(text); {
+	case trimmed == "":
+		return fault.New(fault.InvalidArguments, "send: request is blank").Safe()
+	case len(text) > MaxRequest:
+		return fault.New(fault.InvalidArguments, "send: request has %d bytes, the limit is %d", len(text), MaxRequest).
+			WithHint("put long material into a file of the workspace and name it").Safe()
+	case !utf8.ValidString(text):
+		return fault.New(fault.InvalidArguments, "send: request is not valid UTF-8").Safe()
+	case strings.HasPrefix(trimmed, "/"), strings.HasPrefix(trimmed, "!"):
+		return fault.New(fault.NativeSlashCommand, "send: request begins with %q, which the agent takes for a command of its own", trimmed[:1]).
+			WithHint("put a word before it, or let the user type the command").Safe()
+	}
+	for _, r := range text {
+		if r != '\n' && r != '\t' && (r < 0x20 || (r >= 0x7f && r <= 0x9f)) {
+			return fault.New(fault.InvalidArguments, "send: request holds control character U+%04X", r).Safe()
+		}
+	}
+	return nil
+}
+
+// target finds the pane of a send. want is the Session for the strict form.
+func (d *Desk) target(ctx context.Context, in SendInput) (s *sighting, want string, err error) {
+	switch {
+	case in.TerminalID != "":
+		s, err = d.byTerminalID(ctx, in.TerminalID)
+		return s, "", err
+	case in.SessionID != "":
+		s, err = d.bySession(ctx, in.SessionID)
+		return s, in.SessionID, err
+	}
+	s, err = d.onlyReady(ctx)
+	return s, "", err
+}
+
+// bySession finds the pane that a Session is bound to.
+func (d *Desk) bySession(ctx context.Context, id string) (*sighting, error) {
+	ses, err := d.Store.Session(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.Store.Bindings(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range all {
+		if b.ReleasedAt != 0 {
+			continue
+		}
+		if b.NativeThreadID == "" {
+			return nil, fault.New(fault.DeferredTransfer, "send to %s: its first binding is not proven yet", id).
+				WithHint("wait for its turn to be accepted, or close that turn").Safe()
+		}
+		at, err := parsePlace(b.Endpoint)
+		if err != nil {
+			return nil, err
+		}
+		return d.byPlace(ctx, at)
+	}
+	return nil, fault.New(fault.IdentityUnverified, "send to %s: the Session is %s and in no pane", id, ses.Status).
+		WithHint("send to a terminal_id of list instead").Safe()
+}
+
+// onlyReady gives the one pane that can take a send.
+func (d *Desk) onlyReady(ctx context.Context) (*sighting, error) {
+	all, problems, err := d.survey(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	view, err := d.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ready []*sighting
+	for _, s := range all {
+		if s.promptable() == nil && d.allowed(s) == nil && !view.blocked(s.pane.Key()) {
+			ready = append(ready, s)
+		}
+	}
+	if len(ready) == 1 {
+		return ready[0], nil
+	}
+	f := fault.New(fault.TerminalAmbiguous, "send without a target: %d panes can take it, exactly one must", len(ready)).
+		WithHint("call list and name a terminal_id").Safe()
+	if len(problems) > 0 {
+		f = f.With("terminal_scan_error", problems[0])
+	}
+	return nil, f
+}
+
+// replay answers a call whose message id already has a receipt (tools §5).
+func (d *Desk) replay(ctx context.Context, id string, in SendInput) (Outcome, bool, error) {
+	old, err := d.Store.Submission(ctx, id)
+	if fault.Is(err, fault.NotFound) {
+		return Outcome{}, false, nil
+	}
+	if err != nil {
+		return Outcome{}, false, err
+	}
+	a := d.adapter(old.Dispatch.Agent)
+	if a == nil {
+		return Outcome{}, false, fault.New(fault.CapabilityMissing, "replay %s: no adapter for agent %q", id, old.Dispatch.Agent)
+	}
+	r := store.Receipt{
+		MessageID:           id,
+		Kind:                store.KindTask,
+		TurnID:              in.TurnID,
+		SessionID:           in.SessionID,
+		Agent:               old.Dispatch.Agent,
+		ControllerSessionID: d.Controller,
+		BodyHash:            old.Dispatch.BodyHash,
+		RequestHash:         old.Dispatch.RequestHash,
+	}
+	if in.TurnID == "" {
+		prep, err := a.Prepare(in.Request)
+		if err != nil {
+			return Outcome{}, false, err
+		}
+		r.BodyHash, r.RequestHash = hash([]byte(in.Request)), prep.RequestHash
+	}
+	if in.TerminalID != "" && in.TerminalID != old.Binding.TerminalID {
+		return Outcome{}, false, fault.New(fault.IdempotencyConflict, "send: this call was made before for another terminal").
+			With("turn_id", old.Turn.ID)
+	}
+	sub, found, err := d.Store.Replay(ctx, r)
+	if err != nil || !found {
+		return Outcome{}, false, err
+	}
+	if inFlight(sub.Dispatch) && d.dispatching(ctx, sub.Dispatch) {
+		return Outcome{}, false, nil // the other call still works: wait for the pane
+	}
+	return d.sendResult(sub, true, ""), true, nil
+}
+
+func inFlight(x store.Dispatch) bool {
+	return x.ResolvedAt == 0 && (x.Status == store.DispatchPrepared || x.Status == store.DispatchTextInjected)
+}
+
+// dispatching reports whether a live process holds the dispatch's pane.
+func (d *Desk) dispatching(ctx context.Context, x store.Dispatch) bool {
+	rows, err := d.Store.Leases(ctx, store.TerminalLease(x.TerminalKey))
+	return err == nil && len(rows) == 1 && rows[0].Live
+}
+
+// sibling refuses a call whose Turn nobody would follow or deliver.
+func (d *Desk) sibling(name, lease string) error {
+	if d.Siblings == nil || d.Siblings()[name] != "failed" {
+		return nil
+	}
+	rows, err := d.Store.Leases(context.Background(), lease)
+	if err == nil {
+		for _, r := range rows {
+			if r.Live {
+				return nil
+			}
+		}
+	}
+	return fault.New(fault.SiblingUnavailable, "%s does not run and no other one serves this Store", name).
+		WithHint("look at the bridge's log for why it ends; it is tried again every 30 s").Safe()
+}
+
+// dead lists live bindings that stand in the way of an attach although their
+// process is proven gone.
+func (d *Desk) dead(ctx context.Context, s *sighting, thread string) ([]string, error) {
+	all, err := d.Store.Bound(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, b := range all {
+		mine := b.Binding.TerminalKey == s.pane.Key() ||
+			(thread != "" && b.Binding.NativeThreadID == thread && b.Binding.Agent == string(s.proc.Agent))
+		if !mine {
+			continue
+		}
+		at, err := parsePlace(b.Binding.Endpoint)
+		if err != nil {
+			continue
+		}
+		if gone, known := process.Incarnation(at.Process.Inc).Gone(); gone && known {
+			out = append(out, b.Binding.ID)
+		}
+	}
+	return out, nil
+}
+
+// strict checks that the pane's own process proves the Session's thread.
+func (d *Desk) strict(ctx context.Context, session string, s *sighting, thread string) error {
+	all, err := d.Store.Bindings(ctx, session)
+	if err != nil {
+		return err
+	}
+	for _, b := range all {
+		if b.ReleasedAt == 0 && thread != "" && b.NativeThreadID == thread && s.identity.State == agent.Resolved {
+			return nil
+		}
+	}
+	return fault.New(fault.IdentityUnverified, "send to %s: the pane's current thread cannot be proven to be the Session's", session).
+		WithHint("send to the terminal_id of the row to use whatever context the pane shows").Safe()
+}
+
+func minutes(p *float64) float64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}

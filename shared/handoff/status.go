@@ -1,0 +1,288 @@
+package handoff
+
+import (
+	"context"
+	"encoding/json"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
+)
+
+// Bounds of what status shows.
+const (
+	eventsShown  = 10
+	excerptLines = 120
+	excerptBytes = 16 << 10
+	maxAbout     = 500
+)
+
+// TurnStatus is the body of status for a Turn (tools §8.11).
+type TurnStatus struct {
+	SessionID   string         `json:"session_id"`
+	TurnID      string         `json:"turn_id"`
+	Summary     StatusSummary  `json:"summary"`
+	Confidence  string         `json:"confidence"` // exact, provisional, uncertain
+	About       string         `json:"about"`
+	Limitations []string       `json:"limitations"`
+	Budget      Budget         `json:"budget"`
+	Events      []EventView    `json:"recent_events"`
+	Terminal    TerminalStatus `json:"terminal_status"`
+	Screen      *ScreenView    `json:"terminal_screen,omitempty"`
+	Callback    []CallbackView `json:"callbacks"`
+	Trace       *Trace         `json:"trace,omitempty"`
+	Actions     Actions        `json:"available_actions"`
+}
+
+// StatusSummary is the Turn in short.
+type StatusSummary struct {
+	Status       string `json:"status"`
+	Agent        string `json:"agent"`
+	Request      string `json:"request"`
+	Submission   string `json:"submission,omitempty"`
+	Reason       string `json:"reason,omitempty"`
+	StartedAt    string `json:"started_at,omitempty"`
+	LastActivity string `json:"last_activity_at,omitempty"`
+	QuietUntil   string `json:"inactivity_deadline_at,omitempty"`
+	HardUntil    string `json:"hard_deadline_at,omitempty"`
+	Monitored    bool   `json:"monitored"`
+}
+
+// EventView is one line of a Turn's history.
+type EventView struct {
+	At    string `json:"at"`
+	Event string `json:"event"`
+}
+
+// TerminalStatus says how the pane is.
+type TerminalStatus struct {
+	TerminalID string         `json:"terminal_id"`
+	Reachable  bool           `json:"reachable"`
+	Activity   string         `json:"activity_state,omitempty"`
+	Reason     string         `json:"activity_reason"`
+	Approval   *ApprovalState `json:"approval_state,omitempty"`
+}
+
+// ScreenView is a bounded excerpt of the pane.
+type ScreenView struct {
+	Excerpt string `json:"excerpt"`
+}
+
+// CallbackView is the state of one callback.
+type CallbackView struct {
+	Lane      string `json:"lane"`
+	Kind      string `json:"kind"`
+	Status    string `json:"status"`
+	Attempts  int64  `json:"attempts"`
+	NextAt    string `json:"next_attempt_at,omitempty"`
+	LastError string `json:"last_error_code,omitempty"`
+}
+
+// Trace is shown on request: the steps of the Turn's submissions.
+type Trace struct {
+	Dispatches []DispatchView `json:"dispatches"`
+}
+
+// DispatchView is one submission of a Turn.
+type DispatchView struct {
+	MessageID string `json:"message_id"`
+	Kind      string `json:"kind"`
+	Status    string `json:"status"`
+	Proven    string `json:"last_proven_stage"`
+	Prepared  string `json:"prepared_at"`
+	Accepted  string `json:"accepted_at,omitempty"`
+	Code      string `json:"error_code,omitempty"`
+}
+
+// TerminalLook is the body of status for a raw terminal.
+type TerminalLook struct {
+	Source    string         `json:"source"` // terminal_control
+	Terminal  string         `json:"terminal_id"`
+	Agent     string         `json:"agent"`
+	About     string         `json:"about"`
+	Status    TerminalStatus `json:"terminal_status"`
+	Screen    *ScreenView    `json:"terminal_screen,omitempty"`
+	WatchHint string         `json:"terminal_watch_hint,omitempty"`
+}
+
+// Status shows one Turn, raw terminal or Watch. It types nothing.
+func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
+	switch {
+	case in.WatchID != "":
+		w, err := d.watchView(ctx, in.WatchID)
+		return Outcome{Body: map[string]any{"watch": w}}, err
+	case in.TerminalID != "":
+		return d.statusTerminal(ctx, in.TerminalID)
+	}
+	if err := checkTurnID(in.TurnID); err != nil {
+		return Outcome{}, err
+	}
+	d.Recover(ctx, in.TurnID)
+	t, err := d.Store.Turn(ctx, in.TurnID)
+	if err != nil {
+		return Outcome{}, err
+	}
+	res := TurnStatus{
+		SessionID: t.SessionID, TurnID: t.ID, Budget: budget(t), Confidence: "exact", Limitations: []string{},
+		Events: []EventView{}, Callback: []CallbackView{},
+		Summary: StatusSummary{
+			Status: t.Status, Agent: t.Agent, Request: clip(oneLine(t.RequestText, ""), maxSummary), Reason: blockReason(t),
+			StartedAt: stamp(t.StartedAt), LastActivity: stamp(t.LastActivityAt),
+			QuietUntil: stamp(t.InactivityDeadlineAt), HardUntil: stamp(t.HardDeadlineAt),
+		},
+	}
+	var sub store.Submission
+	if t.CurrentMessageID != "" {
+		if sub, err = d.Store.Submission(ctx, t.CurrentMessageID); err != nil {
+			return Outcome{}, err
+		}
+		res.Summary.Submission = sub.Dispatch.Status
+		rows, err := d.Store.Leases(ctx, store.MonitorLease(t.ID, t.CurrentMessageID))
+		if err != nil {
+			return Outcome{}, err
+		}
+		res.Summary.Monitored = len(rows) > 0 && rows[0].Live
+	}
+	if err := d.history(ctx, &res, t, in.Trace); err != nil {
+		return Outcome{}, err
+	}
+	d.present(ctx, &res, t)
+	switch sub.Dispatch.Status {
+	case store.DispatchUncertain, store.DispatchNotAccepted:
+		res.Confidence = "uncertain"
+	case store.DispatchEnterDispatched, store.DispatchTextInjected, store.DispatchPrepared:
+		res.Confidence = "provisional"
+	}
+	res.About = about(t, res.Terminal)
+	if res.Actions, err = d.turnActions(ctx, t); err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Body: res}, nil
+}
+
+// history adds events, callbacks and the trace.
+func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace bool) error {
+	events, err := d.Store.TurnEvents(ctx, t.ID, eventsShown)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		res.Events = append(res.Events, EventView{At: stamp(e.At), Event: e.Event})
+	}
+	rows, err := d.Store.TurnCallbacks(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	for _, c := range rows {
+		v := CallbackView{Lane: c.Lane, Kind: c.Kind, Status: c.Status, Attempts: c.Attempts, LastError: c.LastErrorCode}
+		if c.Status == store.CallbackRetryWait {
+			v.NextAt = stamp(c.NextAttemptAt)
+		}
+		res.Callback = append(res.Callback, v)
+	}
+	if !trace {
+		return nil
+	}
+	xs, err := d.Store.Dispatches(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	res.Trace = &Trace{Dispatches: []DispatchView{}}
+	for _, x := range xs {
+		res.Trace.Dispatches = append(res.Trace.Dispatches, DispatchView{
+			MessageID: x.MessageID, Kind: x.Kind, Status: x.Status, Proven: x.LastProvenStage,
+			Prepared: stamp(x.PreparedAt), Accepted: stamp(x.AcceptedAt), Code: x.ErrorCode,
+		})
+	}
+	return nil
+}
+
+// present adds how the pane is now; an unreachable one is no error. A released
+// Turn is shown without its pane, which may serve other work by now.
+func (d *Desk) present(ctx context.Context, res *TurnStatus, t store.Turn) {
+	b, err := d.Store.Binding(ctx, t.BindingID)
+	if err != nil {
+		res.Terminal.Reason = fault.CleanLine(err.Error())
+		return
+	}
+	res.Terminal.TerminalID = b.TerminalID
+	if !t.Blocks() {
+		res.Terminal.Reason = "the turn is " + t.Status + "; its pane is not looked at"
+		return
+	}
+	if b.ReleasedAt != 0 || b.Generation != t.BindingGeneration {
+		res.Limitations = append(res.Limitations, "the session was attached elsewhere since this turn began")
+	}
+	at, err := parsePlace(b.Endpoint)
+	if err != nil {
+		res.Terminal.Reason = fault.CleanLine(err.Error())
+		return
+	}
+	s, err := d.byPlace(ctx, at)
+	if err != nil {
+		res.Terminal.Reason = fault.CleanLine(err.Error())
+		res.Limitations = append(res.Limitations, "the pane cannot be seen")
+		return
+	}
+	res.Terminal, res.Screen = d.look(ctx, s)
+	res.Terminal.TerminalID = b.TerminalID
+}
+
+// look captures one pane once for display.
+func (d *Desk) look(ctx context.Context, s *sighting) (TerminalStatus, *ScreenView) {
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	screens, err := d.Tmux.Capture(pctx, []terminal.Pane{s.pane})
+	d.judge(pctx, s, screens)
+	st := TerminalStatus{TerminalID: s.id(), Reachable: err == nil && s.seen}
+	if !st.Reachable {
+		st.Reason = "the screen could not be captured"
+		return st, nil
+	}
+	st.Activity, st.Reason = s.activity()
+	approval := approvalState(s)
+	st.Approval = &approval
+	return st, &ScreenView{Excerpt: excerpt(screens[s.pane.Key()])}
+}
+
+func (d *Desk) statusTerminal(ctx context.Context, id string) (Outcome, error) {
+	s, err := d.byTerminalID(ctx, id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	res := TerminalLook{Source: "terminal_control", Terminal: id, Agent: string(s.proc.Agent)}
+	res.Status, res.Screen = d.look(ctx, s)
+	res.About = clip(title(s.proc.Agent)+": "+res.Status.Reason, maxAbout)
+	if res.Status.Activity == "working" || res.Status.Activity == "awaiting_approval" {
+		res.WatchHint = "watch tells when this work ends"
+	}
+	return Outcome{Body: res}, nil
+}
+
+func about(t store.Turn, term TerminalStatus) string {
+	s := title(agent.Kind(t.Agent)) + ": the turn is " + t.Status
+	if r := blockReason(t); r != "" {
+		s += " (" + r + ")"
+	}
+	return clip(s+"; "+term.Reason, maxAbout)
+}
+
+// watchView reads one Watch for display.
+func (d *Desk) watchView(ctx context.Context, id string) (WatchView, error) {
+	if err := checkWatchID(id); err != nil {
+		return WatchView{}, err
+	}
+	w, err := d.Store.Watch(ctx, id)
+	if err != nil {
+		return WatchView{}, err
+	}
+	return d.viewWatch(ctx, w)
+}
+
+// warnings reads the stored list.
+func warnings(b []byte) []string {
+	out := []string{}
+	_ = json.Unmarshal(b, &out) // our own column, checked by the schema
+	return out
+}

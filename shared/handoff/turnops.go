@@ -1,0 +1,302 @@
+package handoff
+
+import (
+	"context"
+	"time"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
+)
+
+// CancelResult is the body of cancel (tools §8.17).
+type CancelResult struct {
+	TurnID         string `json:"turn_id"`
+	Requested      bool   `json:"cancel_requested"`
+	Keys           string `json:"keys,omitempty"`
+	DeniedApproval bool   `json:"denied_approval,omitempty"`
+	Reason         string `json:"reason,omitempty"`
+	Budget         Budget `json:"budget"`
+}
+
+// Cancel interrupts a running Turn with one key. The pane stays as it is.
+func (d *Desk) Cancel(ctx context.Context, in CancelInput) (Outcome, error) {
+	turn, at, err := d.openTurn(ctx, in.TurnID, "cancel",
+		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s, err := d.byPlace(ctx, at)
+	if err != nil {
+		return Outcome{}, err
+	}
+	held, h, err := d.grab(ctx, s.pane.Key(), s.id(), terminalWait)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer h.release()
+	if err := h.foreign(held); err != nil {
+		return Outcome{}, err
+	}
+	if turn, at, err = d.openTurn(held, in.TurnID, "cancel",
+		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController); err != nil {
+		return Outcome{}, err
+	}
+	if err := d.owns(held, turn); err != nil {
+		return Outcome{}, err
+	}
+	if s, err = d.byPlace(held, at); err != nil {
+		return Outcome{}, err
+	}
+	res := CancelResult{TurnID: turn.ID, Budget: budget(turn)}
+	if err := d.interruptible(held, s, turn, &res); err != nil {
+		return Outcome{}, err
+	}
+	if res.Reason != "" {
+		return Outcome{Body: res}, nil
+	}
+	if err := h.prove(held, s); err != nil {
+		return Outcome{}, err
+	}
+	ctx = context.WithoutCancel(held)
+	key := s.adapter.Interrupt()
+	if err := d.Tmux.Press(ctx, s.pane, key); err != nil {
+		return Outcome{}, err
+	}
+	res.Requested, res.Keys = true, string(key)
+	turn, err = d.Store.CancelTurn(ctx, h.lease, store.TurnCancel{
+		TurnID: turn.ID, Detail: canonical(map[string]any{"keys": string(key), "denied_approval": res.DeniedApproval}),
+	})
+	if err != nil {
+		f, ok := fault.As(err)
+		if !ok {
+			f = fault.New(fault.Internal, "cancel %s: %w", in.TurnID, err)
+		}
+		return Outcome{}, f.WithInput(fault.InputSent).WithHint("the interrupt was sent; look at status")
+	}
+	if err := h.lock.Clear(); err != nil {
+		d.Log.Warn("clear terminal record", "err", err)
+	}
+	return Outcome{Body: res}, nil
+}
+
+// interruptible checks that the interrupt key means "stop this turn" now: a
+// late Escape at an idle composer arms history editing (codex §8).
+func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, res *CancelResult) error {
+	if err := d.allowed(s); err != nil {
+		return err
+	}
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	sub, err := d.Store.Submission(ctx, turn.CurrentMessageID)
+	if err != nil {
+		return err
+	}
+	if sub.Dispatch.Acceptance == nil {
+		return fault.New(fault.TurnStatusInvalid, "cancel %s: its submission is not proven yet, there is nothing to interrupt", turn.ID).
+			With("status", turn.Status).WithHint("wait for the callback, or close the turn").Safe()
+	}
+	acc, err := agent.ParseAcceptance(sub.Dispatch.Acceptance)
+	if err != nil {
+		return fault.New(fault.IdentityUnverified, "cancel %s: %w", turn.ID, err)
+	}
+	p, err := s.adapter.Progress(pctx, acc.Task, agent.Position{})
+	if err != nil {
+		return fault.New(fault.ObservationUnavail, "cancel %s: %w", turn.ID, err).Safe()
+	}
+	if p.State != agent.Open {
+		res.Reason = "the task has already ended; its callback follows"
+		return nil
+	}
+	screens, err := d.Tmux.Capture(pctx, []terminal.Pane{s.pane})
+	if err != nil {
+		return err
+	}
+	d.judge(pctx, s, screens)
+	switch {
+	case s.pane.InMode:
+		return notIdle(s.id(), "the pane is in copy mode")
+	case s.reading.State == agent.Approval, s.reading.State == agent.Question:
+		res.DeniedApproval = true
+	case s.reading.State == agent.Blocked, s.reading.State == agent.NotReady, s.reading.State == agent.Exited:
+		return notIdle(s.id(), "the screen shows "+string(s.reading.State))
+	}
+	return nil
+}
+
+// owns refuses when the pane's last submission belongs to another Turn.
+func (d *Desk) owns(ctx context.Context, t store.Turn) error {
+	f, ok, err := d.Store.Fence(ctx, t.TerminalKey)
+	if err != nil {
+		return err
+	}
+	if !ok || f.RefID != t.CurrentMessageID {
+		return fault.New(fault.ActiveOwner, "turn %s does not own its pane any more", t.ID).Safe()
+	}
+	return nil
+}
+
+// openTurn reads a Turn in one of the statuses, and where it lives.
+func (d *Desk) openTurn(ctx context.Context, id, doing string, statuses ...string) (store.Turn, place, error) {
+	if err := checkTurnID(id); err != nil {
+		return store.Turn{}, place{}, err
+	}
+	t, err := d.Store.Turn(ctx, id)
+	if err != nil {
+		return store.Turn{}, place{}, err
+	}
+	for _, s := range statuses {
+		if t.Status == s {
+			_, at, err := d.turnPlace(ctx, t)
+			return t, at, err
+		}
+	}
+	return store.Turn{}, place{}, fault.New(fault.TurnStatusInvalid, "%s %s: the turn is %s", doing, id, t.Status).
+		With("status", t.Status).Safe()
+}
+
+// CloseResult is the body of close (tools §8.18).
+type CloseResult struct {
+	TurnID   string `json:"turn_id"`
+	Status   string `json:"status"`
+	Closed   bool   `json:"closed"`
+	Resolved bool   `json:"terminal_dispatch_resolved"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// Close ends the record of a Turn, or resolves an orphan dispatch. It types
+// nothing; the agent may still work.
+func (d *Desk) Close(ctx context.Context, in CloseInput) (Outcome, error) {
+	if err := checkTurnID(in.TurnID); err != nil {
+		return Outcome{}, err
+	}
+	if in.ExpectedTransitionID != "" || in.Reason == "superseded_by_human_context_switch" {
+		return Outcome{}, fault.New(fault.NotAvailableYet, "close %s: recovery of native thread transitions is not part of this release", in.TurnID).Safe()
+	}
+	reason := clip(oneLine(in.Reason, "closed by the controller"), maxSummary)
+	req := store.TurnClose{TurnID: in.TurnID, Reason: reason}
+	var turn store.Turn
+	var err error
+	if in.ExpectedMessageID != "" {
+		turn, err = d.Store.CloseOrphan(ctx, req, in.ExpectedMessageID)
+	} else {
+		turn, err = d.Store.CloseTurn(ctx, req)
+	}
+	if err != nil {
+		return Outcome{}, err
+	}
+	d.clearRecord(ctx, turn.TerminalKey)
+	f, fenced, err := d.Store.Fence(ctx, turn.TerminalKey)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Body: CloseResult{
+		TurnID: turn.ID, Status: turn.Status, Closed: true, Reason: reason,
+		Resolved: !fenced || f.RefID != turn.CurrentMessageID,
+	}}, nil
+}
+
+// RenewResult is the body of renew (tools §8.15).
+type RenewResult struct {
+	TurnID     string  `json:"turn_id"`
+	Renewed    bool    `json:"renewed"`
+	Inactivity float64 `json:"agent_timeout_minutes"`
+	Hard       float64 `json:"agent_hard_timeout_minutes"`
+}
+
+// Renew goes on monitoring a stalled Turn whose pane and process still live.
+func (d *Desk) Renew(ctx context.Context, in RenewInput) (Outcome, error) {
+	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
+		return Outcome{}, err
+	}
+	turn, at, err := d.openTurn(ctx, in.TurnID, "renew", store.TurnStalled)
+	if err != nil {
+		return Outcome{}, err
+	}
+	sub, err := d.Store.Submission(ctx, turn.CurrentMessageID)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if x := sub.Dispatch.Status; x == store.DispatchUncertain || x == store.DispatchNotAccepted {
+		return Outcome{}, fault.New(fault.SubmissionUncertain, "renew %s: its submission is %s, so there is no task to follow", turn.ID, x).
+			WithHint("close the turn, or retry its submission with send({turn_id})")
+	}
+	if _, err := d.byPlace(ctx, at); err != nil {
+		return Outcome{}, err
+	}
+	turn, err = d.Store.RenewTurn(ctx, store.TurnRenew{TurnID: turn.ID, Minutes: minutes(in.Minutes)})
+	if err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Body: RenewResult{TurnID: turn.ID, Renewed: true, Inactivity: turn.InactivityMinutes, Hard: turn.HardMinutes}}, nil
+}
+
+// RetryResult is the body of retry_callback (tools §8.16).
+type RetryResult struct {
+	TurnID    string       `json:"turn_id"`
+	Delivered bool         `json:"delivered"`
+	Recovered bool         `json:"recovered,omitempty"`
+	Delivery  CallbackView `json:"delivery"`
+}
+
+// RetryCallback makes a waiting callback due now and waits for that attempt.
+func (d *Desk) RetryCallback(ctx context.Context, in RetryCallbackInput) (Outcome, error) {
+	if err := checkTurnID(in.TurnID); err != nil {
+		return Outcome{}, err
+	}
+	if d.Route == nil {
+		return Outcome{}, fault.New(fault.CallbackUnavailable, "retry the callback of %s: this process has no route", in.TurnID).Safe()
+	}
+	if err := d.delivering(ctx); err != nil {
+		return Outcome{}, err
+	}
+	row, recovered, err := d.Store.RetryCallbackNow(ctx, in.TurnID)
+	if err != nil {
+		return Outcome{}, err
+	}
+	attempts := row.Attempts
+	var bell <-chan struct{}
+	if d.Bell != nil {
+		ch, cancel := d.Bell.Subscribe()
+		defer cancel()
+		bell = ch
+	}
+	deadline := time.Now().Add(retryWait)
+	for !recovered && time.Now().Before(deadline) {
+		if row, err = d.Store.Callback(ctx, row.DeliveryID); err != nil {
+			return Outcome{}, err
+		}
+		if row.Attempts > attempts && row.Status != store.CallbackClaimed || !row.Open() {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return Outcome{}, ctx.Err()
+		case <-bell:
+		case <-time.After(time.Second):
+		}
+	}
+	v := CallbackView{Lane: row.Lane, Kind: row.Kind, Status: row.Status, Attempts: row.Attempts, LastError: row.LastErrorCode}
+	if row.Status == store.CallbackRetryWait {
+		v.NextAt = stamp(row.NextAttemptAt)
+	}
+	return Outcome{Body: RetryResult{
+		TurnID: in.TurnID, Delivered: row.Status == store.CallbackAccepted, Recovered: recovered, Delivery: v,
+	}}, nil
+}
+
+// delivering refuses when nobody delivers callbacks of this route.
+func (d *Desk) delivering(ctx context.Context) error {
+	rows, err := d.Store.Leases(ctx, store.OutboxdLease(d.Route.ProfileID, d.Route.ControllerSessionID))
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.Live {
+			return nil
+		}
+	}
+	return fault.New(fault.SiblingUnavailable, "no outboxd serves this controller session").
+		WithHint("look at the bridge's log for why outboxd ends; it is tried again every 30 s").Safe()
+}
