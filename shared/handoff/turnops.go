@@ -21,7 +21,7 @@ type CancelResult struct {
 }
 
 // Cancel interrupts a running Turn with one key. The pane stays as it is.
-func (d *Desk) Cancel(ctx context.Context, in CancelInput) (Outcome, error) {
+func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, error) {
 	turn, at, err := d.openTurn(ctx, in.TurnID, "cancel",
 		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController)
 	if err != nil {
@@ -167,7 +167,7 @@ type CloseResult struct {
 
 // Close ends the record of a Turn, or resolves an orphan dispatch. It types
 // nothing; the agent may still work.
-func (d *Desk) Close(ctx context.Context, in CloseInput) (Outcome, error) {
+func (d *Desk) Close(ctx context.Context, _ Call, in CloseInput) (Outcome, error) {
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
@@ -206,7 +206,7 @@ type RenewResult struct {
 }
 
 // Renew goes on monitoring a stalled Turn whose pane and process still live.
-func (d *Desk) Renew(ctx context.Context, in RenewInput) (Outcome, error) {
+func (d *Desk) Renew(ctx context.Context, _ Call, in RenewInput) (Outcome, error) {
 	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
 		return Outcome{}, err
 	}
@@ -241,7 +241,7 @@ type RetryResult struct {
 }
 
 // RetryCallback makes a waiting callback due now and waits for that attempt.
-func (d *Desk) RetryCallback(ctx context.Context, in RetryCallbackInput) (Outcome, error) {
+func (d *Desk) RetryCallback(ctx context.Context, _ Call, in RetryCallbackInput) (Outcome, error) {
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}

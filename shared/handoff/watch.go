@@ -183,7 +183,7 @@ func watchApproval(w store.Watch, r agent.Reading, s *sighting) (store.NewNotifi
 }
 
 // Unwatch ends a Watch; the task goes on. A settled Watch is answered as it is.
-func (d *Desk) Unwatch(ctx context.Context, in UnwatchInput) (Outcome, error) {
+func (d *Desk) Unwatch(ctx context.Context, _ Call, in UnwatchInput) (Outcome, error) {
 	if err := checkWatchID(in.WatchID); err != nil {
 		return Outcome{}, err
 	}
