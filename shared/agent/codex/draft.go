@@ -70,6 +70,10 @@ func (a *Adapter) Prepare(request string) (agent.Prepared, error) {
 			return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: it holds the control character U+%04X", r).
 				WithHint("only line feeds and tabs are typed")
 		}
+		if unshowable(r) && utf8.RuneCountInString(text) <= in.inline {
+			return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: it holds U+%04X, which spoils the composer's row, so that its arrival could not be proven", r).
+				WithHint("replace it, for a line separator by a line feed")
+		}
 	}
 	for _, p := range in.refuse {
 		if strings.HasPrefix(text, p) {
@@ -88,6 +92,13 @@ func (a *Adapter) Prepare(request string) (agent.Prepared, error) {
 		return agent.Prepared{}, fault.New(fault.InvalidArguments, "prepare a request: %d bytes, at most %d are typed", len(text), in.bytes)
 	}
 	return agent.Prepared{Typed: text, Expected: text, RequestHash: hash(text)}, nil
+}
+
+// unshowable reports the characters that leave rubbish in the composer, because
+// Codex gives them a cell and the terminal none: line and paragraph separators,
+// interlinear annotations (both versions, tmux 3.3a).
+func unshowable(r rune) bool {
+	return r == '\u2028' || r == '\u2029' || (r >= '\ufff9' && r <= '\ufffb')
 }
 
 func hash(text string) string {
@@ -133,9 +144,11 @@ func visible(s string) string {
 		switch {
 		case r == '\t' || unicode.Is(unicode.Zs, r):
 			return ' '
-		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Cc):
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 			return -1
 		case r >= 0x1F3FB && r <= 0x1F3FF: // skin tones join the character before them
+			return -1
+		case r == 0x115F || r == 0x1160 || r == 0x3164 || r == 0xFFA0: // Hangul fillers
 			return -1
 		}
 		return r
