@@ -1,0 +1,166 @@
+// Package catalog is the nineteen tools as a controller model sees them: names,
+// descriptions, reviewed schemas, annotations, argument rules, and the form of
+// results and refusals (tools §1–§4, §8). Package mcpserver puts it on the wire;
+// package handoff does the work.
+//
+// A call goes through in three steps. Accept checks the arguments against the
+// published schema and fails before any tool code runs. Run applies the rules
+// that no schema can express and calls handoff. What comes back, result or
+// error, passes one scrubber that removes whatever proves freshness or
+// authority, because no tool may be trusted to leave it out (tools §3).
+//
+// The package keeps no state between calls and writes nothing.
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sort"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/handoff"
+	"drawbridge/shared/strictjson"
+)
+
+// Prefix of every tool name.
+const Prefix = "agent_knock_knock_"
+
+// maxArguments bounds the arguments of one call in bytes.
+const maxArguments = 1 << 20
+
+// Handoff does the work behind the tools that this release runs.
+type Handoff interface {
+	List(context.Context, handoff.ListInput) (handoff.Outcome, error)
+	Status(context.Context, handoff.StatusInput) (handoff.Outcome, error)
+	Watch(context.Context, handoff.Call, handoff.WatchInput) (handoff.Outcome, error)
+	Unwatch(context.Context, handoff.Call, handoff.UnwatchInput) (handoff.Outcome, error)
+	Send(context.Context, handoff.Call, handoff.SendInput) (handoff.Outcome, error)
+	Renew(context.Context, handoff.Call, handoff.RenewInput) (handoff.Outcome, error)
+	RetryCallback(context.Context, handoff.Call, handoff.RetryCallbackInput) (handoff.Outcome, error)
+	Cancel(context.Context, handoff.Call, handoff.CancelInput) (handoff.Outcome, error)
+	Close(context.Context, handoff.Call, handoff.CloseInput) (handoff.Outcome, error)
+}
+
+// Options of a Catalog. Handoff is required.
+type Options struct {
+	Handoff Handoff
+	Log     *slog.Logger
+	// Private values are exact texts that no result may hold: the controller
+	// session and the paths of the Store and of the callback executable.
+	Private []string
+}
+
+// Catalog holds the tools with their compiled schemas. It is immutable and
+// safe for concurrent use.
+type Catalog struct {
+	handoff Handoff
+	log     *slog.Logger
+	scrub   scrubber
+	tools   map[string]*tool
+	listed  []Tool
+}
+
+// Tool is what tools/list shows of one.
+type Tool struct {
+	Name        string
+	Title       string
+	Description string
+	InputSchema []byte // compact JSON, members as reviewed
+
+	// Annotations (MCP). Hosts decide by them what a person must confirm.
+	ReadOnly    bool // changes nothing but bookkeeping of its own
+	Destructive bool // may end or change work, or give a record up
+	Idempotent  bool // the same call again has no further effect
+	OpenWorld   bool // sets an agent or the Host's executable in motion
+}
+
+// New compiles the schemas. An error means a schema that was built in is wrong.
+func New(o Options) (*Catalog, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Catalog{handoff: o.Handoff, log: o.Log, scrub: newScrubber(o.Private), tools: map[string]*tool{}}
+	for i := range tools {
+		t := &tools[i]
+		schema, published, err := loadSchema(t.name)
+		if err != nil {
+			return nil, fmt.Errorf("read the schema of %s: %w", t.name, err)
+		}
+		name := Prefix + t.name
+		c.tools[name] = &tool{spec: t, schema: schema}
+		c.listed = append(c.listed, Tool{
+			Name: name, Title: t.title, Description: t.description, InputSchema: published,
+			ReadOnly: t.readOnly, Destructive: t.destructive, Idempotent: t.idempotent, OpenWorld: t.openWorld,
+		})
+	}
+	sort.Slice(c.listed, func(i, j int) bool { return c.listed[i].Name < c.listed[j].Name })
+	return c, nil
+}
+
+// Tools lists all tools, sorted by name.
+func (c *Catalog) Tools() []Tool { return append([]Tool(nil), c.listed...) }
+
+// tool is one entry with its compiled schema.
+type tool struct {
+	spec   *spec
+	schema *schema
+}
+
+// A Request is one call whose arguments fit the schema.
+type Request struct {
+	catalog *Catalog
+	tool    *tool
+	args    []byte
+}
+
+// ErrUnknownTool says that no tool has the name.
+var ErrUnknownTool = errors.New("unknown tool")
+
+// Accept checks name and arguments. Missing arguments and null mean {}. The
+// error is for a protocol error -32602 and carries no value of the arguments
+// that was not in the call itself.
+func (c *Catalog) Accept(name string, args []byte) (*Request, error) {
+	t, ok := c.tools[name]
+	if !ok {
+		return nil, fmt.Errorf("%w %q", ErrUnknownTool, name)
+	}
+	if len(args) == 0 || string(args) == "null" {
+		args = []byte("{}")
+	}
+	if err := t.schema.validate(args); err != nil {
+		return nil, fmt.Errorf("invalid arguments of %s: %w", name, err)
+	}
+	return &Request{c, t, args}, nil
+}
+
+// Result is the answer to one call, ready for the wire.
+type Result struct {
+	Text       string // pretty JSON of Structured
+	Structured []byte // one JSON object
+	IsError    bool
+	Code       fault.Code // of a refusal, for the log
+}
+
+// Run executes the call. Failures are results too: a model must be able to
+// read them.
+func (r *Request) Run(ctx context.Context, call handoff.Call) Result {
+	out, err := r.tool.spec.run(ctx, r.catalog.handoff, call, r.args)
+	if err == nil {
+		var res Result
+		if res, err = r.catalog.render(out); err == nil {
+			return res
+		}
+	}
+	return r.catalog.refuse(r.tool.spec, err)
+}
+
+// decode fills v with arguments that the schema has already passed.
+func decode(args []byte, v any) error {
+	err := strictjson.Decode(args, v, strictjson.Limits{MaxBytes: maxArguments})
+	if err != nil {
+		return fault.New(fault.InvalidArguments, "read the arguments: %w", err).Safe()
+	}
+	return nil
+}
