@@ -161,6 +161,7 @@ func TestServer_Answers(t *testing.T) {
 		{"stream", "SCN=STREAM:2", "line 1 of the streamed answer\nline 2 of the streamed answer\n",
 			[]string{"created", "output_item.added", "output_text.delta", "output_text.delta", "output_item.done", "completed"}},
 		{"slow", "SCN=SLOW:1", "SLOW answer after 1 s", whole},
+		{"slow words", "SCN=SLOW:1/at_last", "at last", whole},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, events, _ := post(t, t.Context(), base, user("<environment_context>\n<cwd>/w</cwd>\n</environment_context>"), user(tc.prompt))

@@ -82,11 +82,16 @@ var scenarios = map[string]func(v voice, q query){
 	"ECHO": echo,
 	// SAY:the_words answers exactly "the words".
 	"SAY": func(v voice, q query) { answer(v, strings.ReplaceAll(q.arg, "_", " ")) },
-	// SLOW:n answers after n seconds.
+	// SLOW:n answers after n seconds, SLOW:n/the_words exactly "the words".
 	"SLOW": func(v voice, q query) {
-		n := number(q.arg, 5, maxSeconds)
+		seconds, words, _ := strings.Cut(q.arg, "/")
+		n := number(seconds, 5, maxSeconds)
+		text := strings.ReplaceAll(words, "_", " ")
+		if text == "" {
+			text = fmt.Sprintf("SLOW answer after %d s", n)
+		}
 		if v.hold(time.Duration(n) * time.Second) {
-			answer(v, fmt.Sprintf("SLOW answer after %d s", n))
+			answer(v, text)
 		}
 	},
 	// GATE:name answers when the gate is released.

@@ -145,6 +145,10 @@ func (r *Rig) serve() {
 	})
 }
 
+// Home is the HOME of the rig's panes. A program started with it belongs to the
+// rig, and is ended with it.
+func (r *Rig) Home() string { return filepath.Join(r.Dir, "user") }
+
 // Release opens a gate of the model server (scenario GATE:name).
 func (r *Rig) Release(gate string) { r.Server.Release(gate) }
 

@@ -64,7 +64,7 @@ func takeDown(dir string) error {
 	}
 	var left []process.Incarnation
 	for deadline := time.Now().Add(exitWait); ; {
-		left = members(dir)
+		left = Members(dir)
 		if len(left) == 0 {
 			break
 		}
@@ -110,10 +110,11 @@ func removeSockets(dir string) {
 	}
 }
 
-// members lists the living processes whose environment or program ties them to
+// Members lists the living processes whose environment or program ties them to
 // dir: CODEX_HOME or HOME below it, or a program below it (Codex copies its
-// background server into its home).
-func members(dir string) []process.Incarnation {
+// background server into its home). Programs that get HOME from Rig.Home are
+// members too.
+func Members(dir string) []process.Incarnation {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -62,7 +61,7 @@ func (r *Rig) run(dir, name string, args ...string) (string, error) {
 func (r *Rig) environment() []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
-		"HOME=" + filepath.Join(r.Dir, "user"),
+		"HOME=" + r.Home(),
 		"SHELL=/bin/bash", "TERM=xterm-256color", "LANG=C.UTF-8",
 		"GIT_CONFIG_NOSYSTEM=1",
 	}
