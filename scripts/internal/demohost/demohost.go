@@ -175,6 +175,9 @@ func (h *Host) Call(ctx context.Context, tool string, arguments map[string]any) 
 // Session gives the MCP session, for what Call does not cover.
 func (h *Host) Session() *mcp.ClientSession { return h.session }
 
+// Options gives what the Host was started with.
+func (h *Host) Options() Options { return h.opts }
+
 // Inbox is the directory of what has arrived.
 func (h *Host) Inbox() string { return inboxDir(h.opts.Dir) }
 
