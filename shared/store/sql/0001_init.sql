@@ -158,7 +158,10 @@ CREATE TRIGGER turns_thread_once BEFORE UPDATE OF native_thread_id ON turns
 WHEN OLD.native_thread_id IS NOT NULL AND NEW.native_thread_id IS NOT OLD.native_thread_id
 BEGIN SELECT RAISE(ABORT, 'the thread of a turn is set once'); END;
 CREATE TRIGGER turns_claim_once BEFORE UPDATE OF claim_message_id, claim_fingerprint, claim_outcome, claim_delivery_id, claimed_at ON turns
-WHEN OLD.claim_fingerprint IS NOT NULL
+WHEN OLD.claim_fingerprint IS NOT NULL AND (
+     NEW.claim_fingerprint IS NOT OLD.claim_fingerprint OR NEW.claim_message_id  IS NOT OLD.claim_message_id
+  OR NEW.claim_outcome     IS NOT OLD.claim_outcome     OR NEW.claim_delivery_id IS NOT OLD.claim_delivery_id
+  OR NEW.claimed_at        IS NOT OLD.claimed_at)
 BEGIN SELECT RAISE(ABORT, 'a completion is claimed once'); END;
 CREATE TRIGGER turns_forward BEFORE UPDATE ON turns
 WHEN NEW.revision <= OLD.revision OR NEW.updated_at < OLD.updated_at
@@ -363,7 +366,10 @@ CREATE UNIQUE INDEX callback_open_lane ON callbacks(turn_id, lane)
 CREATE INDEX callback_due    ON callbacks(route_profile_id, route_controller_session_id, status, next_attempt_at);
 CREATE INDEX callback_turn   ON callbacks(turn_id, status)  WHERE turn_id IS NOT NULL;
 CREATE INDEX callback_watch  ON callbacks(watch_id, status) WHERE watch_id IS NOT NULL;
-CREATE INDEX callback_status ON callbacks(status, route_profile_id);
+CREATE INDEX callback_status ON callbacks(status, route_profile_id, lane);
+-- The order in which claims are taken; a claim reads until the first row that it may have.
+CREATE INDEX callback_queue ON callbacks(route_profile_id, route_controller_session_id, coalesce(last_attempt_at, created_at), delivery_id)
+  WHERE status IN ('pending','retry_wait');
 
 CREATE TRIGGER callbacks_fixed BEFORE UPDATE OF
   delivery_id, idempotency_key, lane, kind, turn_id, watch_id, message_id, event_type, requires_response, body,
@@ -499,5 +505,7 @@ CREATE TABLE interactions (
 
 CREATE UNIQUE INDEX interaction_once ON interactions(coalesce(turn_id,watch_id), surface_id, prompt_fingerprint)
   WHERE state IN ('reserved','executing','awaiting_advance','resolved','response_uncertain');
+CREATE INDEX interaction_open  ON interactions(turn_id)
+  WHERE state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain');
 CREATE INDEX interaction_turn  ON interactions(turn_id, created_at)  WHERE turn_id IS NOT NULL;
 CREATE INDEX interaction_watch ON interactions(watch_id, created_at) WHERE watch_id IS NOT NULL;

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"strings"
+)
+
+var (
+	dispatchesUnresolved = define(`
+SELECT ` + dispatchCols + `, ` + turnCols + `
+FROM dispatches d
+JOIN turns t ON t.turn_id = d.turn_id
+WHERE d.resolved_at IS NULL
+ORDER BY d.terminal_key, d.generation`)
+
+	// Turns that a monitor may follow, with what they stand on.
+	turnsFollowed = define(`
+SELECT ` + turnCols + `, ` + dispatchCols + `, ` + bindingCols + `
+FROM turns t
+JOIN dispatches d ON d.message_id = t.current_message_id
+JOIN bindings b ON b.binding_id = t.binding_id
+WHERE t.status IN ('created','running','waiting_for_agent','waiting_for_controller')
+ORDER BY t.created_at, t.turn_id`)
+
+	turnsLost = define(`
+SELECT ` + turnCols + `
+FROM turns t
+WHERE t.status IN ('created','running','waiting_for_agent','waiting_for_controller')
+  AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = t.current_message_id)
+ORDER BY t.created_at, t.turn_id`)
+
+	fencesStray = define(`
+DELETE FROM terminal_fences
+WHERE (kind = 'dispatch'
+    AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = ref_id AND d.resolved_at IS NULL))
+  OR (kind = 'transition'
+    AND NOT EXISTS (SELECT 1 FROM transitions n WHERE n.transition_id = ref_id
+      AND n.status IN ('prepared','dispatching','submitted','uncertain','verified')))`)
+
+	dispatchesLeft = define(`
+UPDATE dispatches
+SET resolved_at = max(prepared_at, :now), resolved_reason = 'turn_released'
+WHERE resolved_at IS NULL AND EXISTS (
+  SELECT 1 FROM turns t WHERE t.turn_id = dispatches.turn_id AND t.status IN ('idle','failed','cancelled','closed'))`)
+
+	fencesMissing = define(`
+INSERT INTO terminal_fences(terminal_key, kind, ref_id, generation, lease_epoch, created_at)
+SELECT d.terminal_key, 'dispatch', d.message_id, d.generation, d.lease_epoch, :now
+FROM dispatches d
+WHERE d.resolved_at IS NULL
+ORDER BY d.terminal_key, d.generation DESC
+ON CONFLICT(terminal_key) DO NOTHING`)
+
+	fencesBroken = define(`
+SELECT
+  (SELECT count(*) FROM terminal_fences f
+   WHERE (f.kind = 'dispatch'
+      AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = f.ref_id AND d.resolved_at IS NULL))
+    OR (f.kind = 'transition'
+      AND NOT EXISTS (SELECT 1 FROM transitions n WHERE n.transition_id = f.ref_id
+        AND n.status IN ('prepared','dispatching','submitted','uncertain','verified')))) +
+  (SELECT count(*) FROM dispatches d JOIN turns t ON t.turn_id = d.turn_id
+   WHERE d.resolved_at IS NULL AND t.status IN ('idle','failed','cancelled','closed')) +
+  (SELECT count(*) FROM dispatches d
+   WHERE d.resolved_at IS NULL AND NOT EXISTS (SELECT 1 FROM terminal_fences f WHERE f.terminal_key = d.terminal_key))`)
+
+	transitionsOpen = define(`
+SELECT transition_id, operation, status, terminal_id, terminal_key, agent, coalesce(source_session_id, ''), target_session_id, prepared_at
+FROM transitions
+WHERE status IN ('prepared','dispatching','submitted','uncertain','verified')
+ORDER BY terminal_key, prepared_at`)
+
+	promptsOpenAll = define(`
+SELECT turn_id FROM approvals WHERE cleared_at IS NULL AND state IN ('notified','reserved','expired','uncertain')
+UNION
+SELECT turn_id FROM interactions
+WHERE turn_id IS NOT NULL AND state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain')`)
+)
+
+// Transition is a native thread transition that is not settled.
+type Transition struct {
+	ID              string
+	Operation       string // new_thread, resume_thread, adopt_external_thread
+	Status          string
+	TerminalID      string
+	TerminalKey     string
+	Agent           string
+	SourceSessionID string
+	TargetSessionID string
+	PreparedAt      int64
+}
+
+// OpenTransitions lists the transitions that are not settled.
+func (s *Store) OpenTransitions(ctx context.Context) ([]Transition, error) {
+	all, err := list(pool{ctx, s.rdb}, func(r scanner) (n Transition, err error) {
+		err = r.Scan(&n.ID, &n.Operation, &n.Status, &n.TerminalID, &n.TerminalKey, &n.Agent, &n.SourceSessionID, &n.TargetSessionID, &n.PreparedAt)
+		return n, err
+	}, transitionsOpen)
+	return all, storeError("list transitions", err)
+}
+
+// OpenDispatches lists every unresolved dispatch with its Turn, and what is known
+// of its dispatcher: the sweep settles those that nobody works on any more.
+func (s *Store) OpenDispatches(ctx context.Context) ([]OpenDispatch, error) {
+	q := pool{ctx, s.rdb}
+	all, err := list(q, func(r scanner) (o OpenDispatch, err error) {
+		err = r.Scan(append(o.Dispatch.dest(), o.Turn.dest()...)...)
+		return o, err
+	}, dispatchesUnresolved)
+	if err != nil || len(all) == 0 {
+		return nil, storeError("list open dispatches", err)
+	}
+	leases, err := s.Leases(ctx, TerminalLease(""))
+	if err != nil {
+		return nil, err
+	}
+	fences, err := s.Fences(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held, fenced := map[string]bool{}, map[string]string{}
+	for _, l := range leases {
+		held[strings.TrimPrefix(l.Name, TerminalLease(""))] = l.Live
+	}
+	for _, f := range fences {
+		fenced[f.TerminalKey] = f.RefID
+	}
+	for i := range all {
+		d := all[i].Dispatch
+		gone, known := s.opt.Gone(d.Dispatcher)
+		all[i].DispatcherGone = gone && known
+		all[i].TerminalFree = !held[d.TerminalKey]
+		all[i].Fenced = fenced[d.TerminalKey] == d.MessageID
+	}
+	return all, nil
+}
+
+// RepairFences makes fences and dispatches agree: a fence without an open row
+// goes, a row whose Turn is released is resolved, a row without a fence gets one.
+// It gives the number of repairs; normally there are none.
+func (s *Store) RepairFences(ctx context.Context) (repaired int, err error) {
+	broken, _, err := first(pool{ctx, s.rdb}, scanInt, fencesBroken)
+	if err != nil || broken == 0 {
+		return 0, storeError("compare fences", err)
+	}
+	err = s.transact(ctx, func(t *tx) error {
+		repaired = 0
+		for _, st := range []stmt{dispatchesLeft, fencesStray, fencesMissing} {
+			n, err := t.exec(st, "now", t.now)
+			if err != nil {
+				return err
+			}
+			repaired += int(n)
+		}
+		return nil
+	})
+	return repaired, err
+}
+
+// EligibleTurns lists the Turns that are under way: those that want a monitor,
+// whether one lives, and of the others the reason why they get none.
+func (s *Store) EligibleTurns(ctx context.Context) ([]Eligible, error) {
+	q := pool{ctx, s.rdb}
+	all, err := list(q, func(r scanner) (e Eligible, err error) {
+		err = r.Scan(append(append(e.Turn.dest(), e.Dispatch.dest()...), e.Binding.dest()...)...)
+		return e, err
+	}, turnsFollowed)
+	if err != nil {
+		return nil, storeError("list Turns under way", err)
+	}
+	lost, err := list(q, scanTurn, turnsLost)
+	if err != nil {
+		return nil, storeError("list Turns without a message", err)
+	}
+	for _, t := range lost {
+		all = append(all, Eligible{Turn: t})
+	}
+	prompts, err := list(q, scanString, promptsOpenAll)
+	if err != nil {
+		return nil, storeError("list open prompts", err)
+	}
+	leases, err := s.Leases(ctx, "monitor/")
+	if err != nil {
+		return nil, err
+	}
+	open, watched := map[string]bool{}, map[string]bool{}
+	for _, id := range prompts {
+		open[id] = true
+	}
+	for _, l := range leases {
+		watched[l.Name] = l.Live
+	}
+	for i := range all {
+		all[i].Skip = all[i].reason(open[all[i].Turn.ID])
+		all[i].Watched = watched[MonitorLease(all[i].Turn.ID, all[i].Turn.CurrentMessageID)]
+	}
+	return all, nil
+}
