@@ -50,11 +50,11 @@ func Parse(text []byte, width, height int) *Screen {
 	if len(text) > MaxBytes {
 		text, s.Cut = text[:MaxBytes], true
 	}
-	if n := len(text); n > 0 && text[n-1] == '\n' {
-		text = text[:n-1]
-	}
 	if len(text) == 0 && s.Height == 0 {
 		return s
+	}
+	if n := len(text); n > 0 && text[n-1] == '\n' {
+		text = text[:n-1]
 	}
 	limit := MaxRows
 	if s.Height > 0 && s.Height < limit {
