@@ -278,8 +278,9 @@ func (a *Adapter) joined(anchor agent.Anchor) map[string]string {
 			if !ok || !want(thread) || out[thread] != "" {
 				continue
 			}
+			// The kernel stamps files with a coarser clock than ours.
 			fi, err := e.Info()
-			if err != nil || !fi.Mode().IsRegular() || fi.ModTime().UnixMilli() < anchor.TakenAt {
+			if err != nil || !fi.Mode().IsRegular() || fi.ModTime().Add(clockSlack).UnixMilli() < anchor.TakenAt {
 				continue
 			}
 			if pid := lockedBy(proc.Home, thread); pid != 0 && pid != h.PID {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -170,17 +171,17 @@ func lockedBy(home, thread string) int {
 
 func findLock(table string, id agent.FileID) int {
 	for line := range strings.Lines(table) {
-		var n, pid int
-		var kind, mode, how, file string
-		if _, err := fmt.Sscan(line, &n, &kind, &mode, &how, &pid, &file); err != nil {
+		// "1: FLOCK ADVISORY WRITE 19859 fe:01:1234 0 EOF"; waiters have "->" second.
+		f := strings.Fields(line)
+		if len(f) < 6 || f[1] == "->" {
 			continue
 		}
 		var major, minor uint32
 		var ino uint64
-		if _, err := fmt.Sscanf(file, "%x:%x:%d", &major, &minor, &ino); err != nil || ino != id.Ino {
+		if _, err := fmt.Sscanf(f[5], "%x:%x:%d", &major, &minor, &ino); err != nil || ino != id.Ino || unix.Mkdev(major, minor) != id.Dev {
 			continue
 		}
-		if unix.Mkdev(major, minor) == id.Dev {
+		if pid, err := strconv.Atoi(f[4]); err == nil {
 			return pid
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -91,6 +92,12 @@ type Client struct {
 func Dial(ctx context.Context, socket string, pid int) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
+	// Codex makes a link in CODEX_HOME to a short path, since a socket's name holds
+	// 107 bytes; the link's own name may be longer.
+	socket, err := filepath.EvalSymlinks(socket)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the control socket: %w", err)
+	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 		if err != nil {
