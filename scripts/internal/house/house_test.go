@@ -27,7 +27,7 @@ func TestImports(t *testing.T) {
 		{"watchd", "drawbridge/scripts/internal/rig", "imports drawbridge/scripts/internal/rig; nothing imports scripts"},
 		{"scripts/internal/rig", "drawbridge/shared/process", ""},
 		{"shared/store", "database/sql", ""},
-		{"bridge", "database/sql", "imports database/sql, which is reserved to drawbridge/shared/store"},
+		{"bridge", "database/sql", "imports database/sql, which is reserved to drawbridge/shared/store, drawbridge/scripts/"},
 		{"watchd", "github.com/modelcontextprotocol/go-sdk/mcp", "imports github.com/modelcontextprotocol/go-sdk/mcp, which is reserved to drawbridge/bridge/, drawbridge/scripts/"},
 		{"bridge/internal/mcpserver", "github.com/modelcontextprotocol/go-sdk/mcp", ""},
 		{"kitrun/internal/worker", "github.com/docker/docker/client", ""},

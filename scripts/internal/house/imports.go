@@ -20,8 +20,8 @@ var layers = [][]string{
 // reserved libraries and the packages that alone may import them. A name that
 // ends in a slash means everything below it.
 var reserved = map[string][]string{
-	"database/sql":                     {"drawbridge/shared/store"},
-	"github.com/mattn/go-sqlite3":      {"drawbridge/shared/store"},
+	"database/sql":                     {"drawbridge/shared/store", "drawbridge/scripts/"},
+	"github.com/mattn/go-sqlite3":      {"drawbridge/shared/store", "drawbridge/scripts/"},
 	"github.com/docker/":               {"drawbridge/kitrun/"},
 	"github.com/modelcontextprotocol/": {"drawbridge/bridge/", "drawbridge/scripts/"},
 	"github.com/santhosh-tekuri/":      {}, // tests only
