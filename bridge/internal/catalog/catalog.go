@@ -84,7 +84,7 @@ func New(o Options) (*Catalog, error) {
 	c := &Catalog{handoff: o.Handoff, log: o.Log, scrub: newScrubber(o.Private), tools: map[string]*tool{}}
 	for i := range tools {
 		t := &tools[i]
-		schema, published, err := loadSchema(t.name)
+		schema, published, err := loadSchema(t.name, t.form)
 		if err != nil {
 			return nil, fmt.Errorf("read the schema of %s: %w", t.name, err)
 		}

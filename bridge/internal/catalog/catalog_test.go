@@ -328,7 +328,7 @@ func TestCatalog_Run_ArgumentRules(t *testing.T) {
 			}
 			if tt.want != "" {
 				doc := object(t, res)
-				if doc["safe_to_retry"] != true || doc["do_not_retry"] != true || doc["terminal_input"] != "none" {
+				if doc["safe_to_retry"] != true || doc["do_not_retry"] != false || doc["terminal_input"] != "none" {
 					t.Errorf("refusal %v", doc)
 				}
 			}

@@ -85,11 +85,10 @@ func refusal(e *fault.Error) []byte {
 	return data
 }
 
-// final are conditions that the same call can never get past.
+// final are conditions that a repetition cannot get past, or must not try to.
 var final = map[fault.Code]bool{
 	fault.NotAvailableYet: true, fault.StoreIncompatible: true, fault.VersionUnsupported: true,
-	fault.CapabilityMissing: true, fault.IdempotencyConflict: true, fault.NativeSlashCommand: true,
-	fault.InvalidArguments: true, fault.WrongIDKind: true,
+	fault.CapabilityMissing: true, fault.IdempotencyConflict: true,
 	fault.SubmissionUncertain: true, fault.SubmissionPending: true, fault.SubmissionNotAccept: true, fault.SubmissionUnfenced: true,
 	fault.CallbackExhausted: true, fault.CallbackPermanent: true, fault.CallbackUncertain: true,
 }

@@ -5,7 +5,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 
@@ -27,10 +26,11 @@ var unicodeEscape = regexp.MustCompile(`\\u([0-9A-Fa-f]{4})`)
 // schema is one compiled schema.
 type schema struct {
 	resolved *jsonschema.Resolved
+	form     string // which members go together, in words
 }
 
 // loadSchema compiles the schema of a tool and gives the bytes to publish.
-func loadSchema(tool string) (*schema, []byte, error) {
+func loadSchema(tool, form string) (*schema, []byte, error) {
 	data, err := schemaFiles.ReadFile("schema/" + tool + ".json")
 	if err != nil {
 		return nil, nil, err
@@ -48,7 +48,7 @@ func loadSchema(tool string) (*schema, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &schema{resolved}, compact.Bytes(), nil
+	return &schema{resolved, form}, compact.Bytes(), nil
 }
 
 // translate rewrites the patterns of s, which are ECMAScript, for Go.
@@ -92,7 +92,15 @@ func (s *schema) validate(args []byte) error {
 		return errors.New("arguments must be an object")
 	}
 	if err := s.resolved.Validate(v); err != nil {
-		return fmt.Errorf("they do not fit the input schema: %w", err)
+		text := strings.TrimPrefix(err.Error(), "validating root: ")
+		if s.form != "" && combination.MatchString(text) {
+			text = s.form
+		}
+		return errors.New(text)
 	}
 	return nil
 }
+
+// combination matches the validator's word about members that exclude or need
+// each other: it names only parts of the schema that have no name.
+var combination = regexp.MustCompile(`^(?:anyOf|oneOf|not): `)

@@ -27,7 +27,8 @@ type spec struct {
 	idempotent  bool
 	openWorld   bool
 
-	types bool // may press keys in a pane: an unknown failure may have typed
+	form  string // which arguments go together, for the error that a schema cannot word
+	types bool   // may press keys in a pane: an unknown failure may have typed
 	run   func(context.Context, Handoff, handoff.Call, []byte) (handoff.Outcome, error)
 }
 
@@ -50,7 +51,8 @@ Nothing is typed into any pane. With all=true settled Watches and Turns whose pa
 
 Use it when a callback asks for a decision, when the user asks how a task is going, or before acting on something that may have changed. Do not poll it: completion arrives as a callback. Nothing is typed into the pane.`,
 		readOnly: true, idempotent: true,
-		run: runStatus,
+		form: "give exactly one of turn_id, conversation_id and watch_id",
+		run:  runStatus,
 	},
 	{
 		name:  "send",
@@ -61,7 +63,8 @@ The call returns when the agent has taken the request (submission_outcome agent_
 
 Retry form: turn_id alone, only where list or status advertises retry_submission.`,
 		destructive: true, openWorld: true, types: true,
-		run: runSend,
+		form: "give request with at most one of session_id and terminal_id, or turn_id alone",
+		run:  runSend,
 	},
 	{
 		name:  "watch",
@@ -83,6 +86,7 @@ Returns the Watch with its watch_id; then yield. Nothing is typed into the pane,
 		title:       "Go on monitoring a stalled Turn",
 		description: `Goes on waiting for a Turn whose status is stalled (quiet for too long) while its pane and agent process are still the same. minutes sets the new inactivity limit. The hard lifetime since the first start is not extended. Nothing is typed. After it, yield; the callback comes when the agent ends.`,
 		idempotent:  true,
+		form:        "give exactly one of turn_id and conversation_id",
 		run:         runRenew,
 	},
 	{
@@ -90,21 +94,24 @@ Returns the Watch with its watch_id; then yield. Nothing is typed into the pane,
 		title:       "Deliver a waiting callback now",
 		description: `Makes the callback of one Turn due at once if its delivery failed and waits for another try (callback.status retry_wait in status), and reports the outcome. The same delivery is repeated with the same ids. A callback that the Host may already have, or refused for good, is never delivered again.`,
 		idempotent:  true, openWorld: true,
-		run: runRetryCallback,
+		form: "give exactly one of turn_id and conversation_id",
+		run:  runRetryCallback,
 	},
 	{
 		name:        "cancel",
 		title:       "Interrupt a running Turn",
 		description: `Interrupts the agent's work on one Turn: one Escape in its pane, which also denies an open approval. The pane and the agent stay. Only on the user's wish. Work done so far is not undone. No callback follows.`,
 		destructive: true, types: true,
-		run: runCancel,
+		form: "give exactly one of turn_id and conversation_id",
+		run:  runCancel,
 	},
 	{
 		name:        "close",
 		title:       "Close a Turn's record",
 		description: `Gives up the record of one Turn: its monitor ends, its undelivered callbacks are dropped, and the pane becomes free for another send. Nothing is typed and the agent is not stopped; use cancel for that. Also resolves an orphan that list shows: pass the expected_message_id or expected_transition_id exactly as advertised. With reason superseded_by_human_context_switch it hands the pane back after a human took it over, only where list offers it and the user agrees.`,
 		destructive: true, idempotent: true,
-		run: runClose,
+		form: "give exactly one of turn_id and conversation_id, and at most one of expected_message_id and expected_transition_id",
+		run:  runClose,
 	},
 	{
 		name:        "respond",
@@ -118,14 +125,16 @@ Returns the Watch with its watch_id; then yield. Nothing is typed into the pane,
 		title:       "Answer a questionnaire step",
 		description: `Answers the one pending questionnaire step that status shows (interaction_id, question_id and option ids from there), for a Turn or a Watch. Exactly one answer. ` + later,
 		destructive: true, openWorld: true, types: true,
-		run: notYet,
+		form: "give exactly one of turn_id and watch_id",
+		run:  notYet,
 	},
 	{
 		name:        "approve",
 		title:       "Decide an approval prompt",
 		description: `Approves once, or rejects, the one approval prompt that status has just shown. Only on the user's explicit decision about exactly this prompt; a permanent permission is never chosen. Call status first; each decision needs a fresh one. ` + later,
 		destructive: true, openWorld: true, types: true,
-		run: notYet,
+		form: "give exactly one of turn_id and terminal_id",
+		run:  notYet,
 	},
 	{
 		name:        "native_inspect",

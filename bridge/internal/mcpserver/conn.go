@@ -142,8 +142,13 @@ func (c *conn) read() {
 // accept turns a message into the SDK's request, or says why it is not to be
 // executed; ok is false once the server stops: then nothing is any more.
 func (c *conn) accept(m *message) (req *jsonrpc.Request, bad *lineFault, ok bool) {
-	if m.isCall && m.method == methodCall && asksForTask(m.params) {
-		return nil, &lineFault{id: m.id, code: jsonrpc.CodeInvalidParams, text: "invalid params: tools do not run as tasks"}, true
+	if m.isCall && m.method == methodCall {
+		switch {
+		case m.params == nil:
+			return nil, &lineFault{id: m.id, code: jsonrpc.CodeInvalidParams, text: "invalid params: no tool is named"}, true
+		case asksForTask(m.params):
+			return nil, &lineFault{id: m.id, code: jsonrpc.CodeInvalidParams, text: "invalid params: tools do not run as tasks"}, true
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -201,14 +201,14 @@ func (s *Server) server() *mcp.Server {
 			// Set in full: nil would add logging, and an empty Tools listChanged.
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
-	srv.AddReceivingMiddleware(s.recoverPanics)
+	srv.AddReceivingMiddleware(s.recoverPanics, toolsOnly)
 	for _, t := range s.opts.Tools.Tools() {
 		destructive, open := t.Destructive, t.OpenWorld
 		srv.AddTool(&mcp.Tool{
 			Name:        t.Name,
 			Title:       t.Title,
 			Description: t.Description,
-			InputSchema: t.InputSchema,
+			InputSchema: json.RawMessage(t.InputSchema),
 			Annotations: &mcp.ToolAnnotations{
 				Title:           t.Title,
 				ReadOnlyHint:    t.ReadOnly,
@@ -258,6 +258,19 @@ func (s *Server) recoverPanics(next mcp.MethodHandler) mcp.MethodHandler {
 				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 			}
 		}()
+		return next(ctx, method, req)
+	}
+}
+
+// toolsOnly refuses the methods of features that are not offered; the SDK would
+// answer them with empty lists.
+func toolsOnly(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		feature, _, _ := strings.Cut(method, "/")
+		switch feature {
+		case "prompts", "resources", "completion", "logging", "roots", "sampling":
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + method}
+		}
 		return next(ctx, method, req)
 	}
 }
