@@ -109,19 +109,24 @@ func (w *world) host(session string) *host {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), callWait)
 	defer cancel()
-	dir := filepath.Join(w.rig.Dir, fmt.Sprintf("host%d-%s", len(w.hosts)+1, session))
-	h, err := demohost.Start(ctx, demohost.Options{
-		Bridge: filepath.Join(w.bin, "bridge"), Inbox: filepath.Join(w.bin, "inbox"),
-		Dir: dir, Session: session, Home: w.rig.Home(),
-		StoreDir: w.store, RuntimeDir: w.runtime, TmuxSockets: []string{w.rig.Socket},
-		Args: w.options.args, Env: w.options.env,
-	})
+	h, err := demohost.Start(ctx, w.hostOptions(session))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	out := &host{Host: h, w: w}
 	w.hosts = append(w.hosts, out)
 	return out
+}
+
+// hostOptions are those of a Host of this world with a directory of its own.
+func (w *world) hostOptions(session string) demohost.Options {
+	return demohost.Options{
+		Bridge: filepath.Join(w.bin, "bridge"), Inbox: filepath.Join(w.bin, "inbox"),
+		Dir:     filepath.Join(w.rig.Dir, fmt.Sprintf("host%d-%s", len(w.hosts)+1, session)),
+		Session: session, Home: w.rig.Home(),
+		StoreDir: w.store, RuntimeDir: w.runtime, TmuxSockets: []string{w.rig.Socket},
+		Args: w.options.args, Env: w.options.env,
+	}
 }
 
 // start gives the world's first Host, and starts it when there is none.

@@ -66,6 +66,21 @@ type Host struct {
 
 // Start writes the Profile, starts bridge and does the MCP handshake.
 func Start(ctx context.Context, opts Options) (*Host, error) {
+	cmd, err := Command(opts)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{opts: opts, exited: make(chan struct{}), cmd: cmd}
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as real Hosts do
+	if err := h.connect(ctx); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Command writes the Profile and gives the command that starts bridge, for a
+// client of another kind.
+func Command(opts Options) (*exec.Cmd, error) {
 	for _, dir := range []string{opts.Dir, inboxDir(opts.Dir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("prepare the Host: %w", err)
@@ -75,15 +90,10 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	if err := os.WriteFile(profile, Profile(opts.Inbox, inboxDir(opts.Dir)), 0o600); err != nil {
 		return nil, fmt.Errorf("prepare the Host: %w", err)
 	}
-	h := &Host{opts: opts, exited: make(chan struct{})}
-	h.cmd = exec.Command(opts.Bridge, append(arguments(opts, profile), opts.Args...)...)
-	h.cmd.Dir = opts.Dir
-	h.cmd.Env = environment(opts)
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as real Hosts do
-	if err := h.connect(ctx); err != nil {
-		return nil, err
-	}
-	return h, nil
+	cmd := exec.Command(opts.Bridge, append(arguments(opts, profile), opts.Args...)...)
+	cmd.Dir = opts.Dir
+	cmd.Env = environment(opts)
+	return cmd, nil
 }
 
 func arguments(opts Options, profile string) []string {
