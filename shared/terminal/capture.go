@@ -100,18 +100,22 @@ func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen
 	case err != nil:
 		return screens, clientFault("capturing panes", err)
 	case !whole:
-		return screens, fault.New(fault.ObservationUnavail, "capturing panes of tmux server %d: no whole answer: %s", ep.Server.PID, res.reason()).Safe()
+		return screens, fault.New(fault.ObservationUnavail, "capturing panes of tmux server %d: no whole answer: %s", ep.Server.PID, res.reason()).
+			WithHint("a hook of this tmux server that prints (show-hooks -g) would do that").Safe()
 	}
 	return screens, nil
 }
 
-// parseFrames gives the whole frames of out, and whether the end mark came. A
-// frame counts only if the line behind its body is ours again: then nothing
-// foreign (the output of a user's hook) stands in it.
+// parseFrames gives the whole frames of out. A frame counts only if the line
+// behind its body is ours again: then nothing foreign (the output of a user's
+// hook) stands in it. whole is false where anything was cut, foreign or
+// dropped, so that a pane that is absent from a whole answer has vanished.
 func parseFrames(out []byte, nonce string) (frames []frame, whole bool) {
 	mark := []byte(nonce + " ")
+	whole = true
 	for len(out) > 0 {
 		if !bytes.HasPrefix(out, mark) {
+			whole = false
 			next := bytes.Index(out, append([]byte("\n"), mark...))
 			if next < 0 {
 				return frames, false
@@ -125,15 +129,20 @@ func parseFrames(out []byte, nonce string) (frames []frame, whole bool) {
 		}
 		out = rest
 		if string(line) == endMark {
-			return frames, len(out) == 0
+			return frames, whole && len(out) == 0
 		}
 		f := strings.SplitN(string(line), " ", factsFields)
+		if len(f) == factsFields && f[1] == "" {
+			continue // a pane that is gone: a header without facts or body
+		}
 		if len(f) != factsFields {
+			whole = false
 			continue
 		}
 		pane, server, err := parseFacts(f)
 		if err != nil {
-			continue // a pane that is gone: a header without facts or body
+			whole = false
+			continue
 		}
 		end := linesEnd(out, pane.Height)
 		if end < 0 {
@@ -141,6 +150,8 @@ func parseFrames(out []byte, nonce string) (frames []frame, whole bool) {
 		}
 		if bytes.HasPrefix(out[end:], mark) {
 			frames = append(frames, frame{pane: pane, server: server, body: bytes.Clone(out[:end])})
+		} else {
+			whole = false
 		}
 		out = out[end:]
 	}

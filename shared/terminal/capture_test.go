@@ -117,6 +117,14 @@ func TestCapture_ServerGone(t *testing.T) {
 	if len(got) != 0 || err != nil {
 		t.Errorf("got %v, %v, want no screen", got, err)
 	}
+	for what, err := range map[string]error{
+		"Paste": next.client().Paste(context.Background(), p, "text"),
+		"Press": next.client().Press(context.Background(), p, terminal.Enter),
+	} {
+		if !fault.Is(err, fault.TerminalNotFound) || terminal.Typed(err) != fault.InputNone {
+			t.Errorf("%s: got %v, want terminal_not_found", what, err)
+		}
+	}
 	if _, err := next.client().Settled(context.Background(), p, 0, patient); !fault.Is(err, fault.TerminalNotFound) {
 		t.Errorf("Settled: got %v, want terminal_not_found", err)
 	}
@@ -139,6 +147,38 @@ func TestCapture_ForgedFrames(t *testing.T) {
 	}
 	if other := got[s.pane("%2").Key()]; !strings.HasPrefix(string(other.Text), "innocent\n") || lines(other.Text) != 24 {
 		t.Errorf("the other's screen is %q", clip(other.Text))
+	}
+}
+
+// A user's hook that prints spoils screens; that is said, and not taken for
+// vanished panes or session names. Looking and typing are not disturbed.
+func TestHooksThatPrint(t *testing.T) {
+	r := startRecorder(t, true)
+	for _, after := range []string{"capture-pane", "display-message", "list-panes", "load-buffer", "paste-buffer", "send-keys"} {
+		r.s.tmux("set-hook", "-g", "after-"+after, "display-message -p 'HOOK "+after+"'")
+	}
+	ctx, c := context.Background(), r.s.client()
+	got, err := c.Capture(ctx, []terminal.Pane{r.pane})
+	if len(got) != 0 || !fault.Is(err, fault.ObservationUnavail) {
+		t.Errorf("Capture: %d screens, %v, want observation_unavailable", len(got), err)
+	}
+	listing, err := c.Panes(ctx)
+	if err != nil || len(listing.Panes) != 0 || len(listing.Errors) != 1 || listing.Errors[0].Problem != terminal.SocketUnreadable {
+		t.Errorf("Panes: %+v, %v, want one unreadable socket", listing, err)
+	}
+	if _, err := c.Look(ctx, r.pane); err != nil {
+		t.Errorf("Look: %v", err)
+	}
+	if err := c.Paste(ctx, r.pane, "text"); err != nil {
+		t.Errorf("Paste: %v", err)
+	}
+	if err := c.Press(ctx, r.pane, terminal.Enter); err != nil {
+		t.Errorf("Press: %v", err)
+	}
+	r.expect(bracketed("text") + "\r")
+	r.s.tmux("copy-mode", "-t", r.pane.ID)
+	if err := c.Press(ctx, r.pane, terminal.Enter); !fault.Is(err, fault.TerminalNotIdle) {
+		t.Errorf("Press in a mode: %v", err)
 	}
 }
 
@@ -255,9 +295,10 @@ func TestParseFrames(t *testing.T) {
 		{"cut in the body", head("%0", 2) + "a\nb\n" + head("%1", 3) + "c\n", []string{"%0 a\nb\n"}, false},
 		{"cut behind the body", head("%0", 2) + "a\nb\n", nil, false},
 		{"cut in the header", head("%0", 1) + "a\n" + n + " 7 %1", []string{"%0 a\n"}, false},
-		{"short body", head("%0", 3) + "a\nb\n" + head("%1", 1) + "c\n" + n + " end\n", []string{}, true},
-		{"long body", head("%0", 1) + "a\nhook\n" + head("%1", 1) + "c\n" + n + " end\n", []string{"%1 c\n"}, true},
-		{"foreign output first", "hook\n" + head("%1", 1) + "c\n" + n + " end\n", []string{"%1 c\n"}, true},
+		{"short body", head("%0", 3) + "a\nb\n" + head("%1", 1) + "c\n" + n + " end\n", []string{}, false},
+		{"long body", head("%0", 1) + "a\nhook\n" + head("%1", 1) + "c\n" + n + " end\n", []string{"%1 c\n"}, false},
+		{"foreign output first", "hook\n" + head("%1", 1) + "c\n" + n + " end\n", []string{"%1 c\n"}, false},
+		{"malformed header", n + " 7 %0 x 80 1 0 0 0 \n" + head("%1", 1) + "c\n" + n + " end\n", []string{"%1 c\n"}, false},
 		{"other nonce in the body", head("%0", 2) + "f" + head("%1", 1) + "c\n" + n + " end\n", []string{"%0 f" + head("%1", 1) + "c\n"}, true},
 		{"output behind the end", head("%1", 1) + "c\n" + n + " end\nx", []string{"%1 c\n"}, false},
 		{"nothing", "", nil, false},

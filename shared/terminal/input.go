@@ -39,12 +39,13 @@ func (t *Tmux) Look(ctx context.Context, p Pane) (Pane, error) {
 		return Pane{}, fault.New(fault.Internal, "looking at pane %q: not a pane id", p.ID)
 	}
 	nonce := newNonce()
-	res, err := t.run(ctx, p.Endpoint.Socket, nil, "display-message", "-p", "-t", p.ID, nonce+" "+placeFormat)
+	res, err := t.run(ctx, p.Endpoint.Socket, nil, "display-message", "-p", "-t", p.ID, nonce+" "+placeFormat+" "+nonce)
 	if err != nil {
 		return Pane{}, clientFault(doing, err)
 	}
 	rec, ok := strings.CutPrefix(string(res.out), nonce+" ")
-	if !ok {
+	rec, _, whole := strings.Cut(rec, " "+nonce+"\n")
+	if !ok || !whole {
 		if err := serverLives(p, doing); err != nil {
 			return Pane{}, err
 		}
@@ -56,7 +57,7 @@ func (t *Tmux) Look(ctx context.Context, p Pane) (Pane, error) {
 	if f := strings.SplitN(rec, " ", 3); len(f) == 3 && f[1] == "" {
 		return Pane{}, paneGone(p)
 	}
-	got, err := parsePlace(strings.TrimSuffix(rec, "\n"))
+	got, err := parsePlace(rec)
 	switch {
 	case err != nil:
 		return Pane{}, fault.New(fault.ObservationUnavail, "%s: %w", doing, err).Safe()

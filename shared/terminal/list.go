@@ -83,8 +83,8 @@ func (t *Tmux) list(ctx context.Context, socket, path string) ([]Pane, *SocketEr
 		return nil, &SocketError{Socket: socket, Problem: p, Reason: fault.CleanLine(reason)}
 	}
 	nonce := newNonce()
-	script := "list-panes -a -F '" + nonce + " " + placeFormat + "'\n" +
-		"display-message -p '" + nonce + " " + endMark + " #{pid}'\n"
+	script := "list-panes -a -F '" + nonce + " " + placeFormat + " " + nonce + "'\n" +
+		"display-message -p '" + nonce + " " + endMark + " #{pid} " + nonce + "'\n"
 	res, err := t.run(ctx, path, []byte(script), "source-file", "-")
 	if err != nil {
 		return bad(SocketUnreadable, err.Error())
@@ -116,28 +116,25 @@ type placed struct {
 	session int // number of session_id
 }
 
-// parseListing cuts the answer at each line that begins with the nonce, so that
-// a session name may hold any bytes, and demands the end mark.
+// parseListing reads records that stand between two nonces each, so that a
+// session name may hold any bytes, and demands the end mark. Anything beside
+// the records (the output of a user's hook) spoils the whole.
 func parseListing(out []byte, nonce string) (records []placed, server int, err error) {
-	first, rest, _ := strings.Cut(string(out), nonce+" ")
-	if first != "" {
-		return nil, 0, errors.New("listing begins with foreign output")
-	}
-	for rest != "" {
-		var rec string
-		rec, rest, _ = strings.Cut(rest, nonce+" ")
-		rec, whole := strings.CutSuffix(rec, "\n")
-		if !whole {
-			return nil, 0, errors.New("listing is cut")
+	for rest := string(out); rest != ""; {
+		body, begins := strings.CutPrefix(rest, nonce+" ")
+		rec, next, ends := strings.Cut(body, " "+nonce+"\n")
+		if !begins || !ends {
+			return nil, 0, errors.New("the listing is cut or has foreign output in it")
 		}
+		rest = next
 		if pid, ok := strings.CutPrefix(rec, endMark+" "); ok {
 			server, err = number(pid)
 			if err != nil || server == 0 || rest != "" {
-				return nil, 0, errors.New("listing ends with foreign output")
+				return nil, 0, errors.New("the listing does not end with its server")
 			}
 			for _, r := range records {
 				if r.server != server {
-					return nil, 0, errors.New("listing names two servers")
+					return nil, 0, errors.New("the listing names two servers")
 				}
 			}
 			return records, server, nil
@@ -148,7 +145,7 @@ func parseListing(out []byte, nonce string) (records []placed, server int, err e
 		}
 		records = append(records, r)
 	}
-	return nil, 0, errors.New("listing has no end")
+	return nil, 0, errors.New("the listing has no end")
 }
 
 // parsePlace reads one record of placeFormat.

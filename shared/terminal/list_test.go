@@ -74,6 +74,9 @@ func TestPanes_SessionNames(t *testing.T) {
 			t.Errorf("id %q of session %q parses to %+v, %v", id, p.Session, parsed, err)
 		}
 		ids[id] = true
+		if again, err := s.client().Look(context.Background(), p); err != nil || again != p {
+			t.Errorf("Look at session %q: got %q, %v", p.Session, again.Session, err)
+		}
 	}
 	sort.Strings(want)
 	sort.Strings(got)
@@ -119,6 +122,16 @@ func TestPanes_SharedWindowsAreListedOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"main:0", "other:0"}, got); diff != "" {
 		t.Errorf("panes (-want +got):\n%s", diff)
+	}
+}
+
+// A server without sessions is no error.
+func TestPanes_NoSessions(t *testing.T) {
+	s := startServer(t)
+	s.tmux("set-option", "-g", "exit-empty", "off")
+	s.tmux("kill-session", "-t", "=main")
+	if got := s.panes(); len(got) != 0 {
+		t.Errorf("got %+v, want no panes", got)
 	}
 }
 
@@ -299,29 +312,32 @@ func TestVersion(t *testing.T) {
 
 func TestParseListing(t *testing.T) {
 	const n = "00112233445566778899aabbccddeeff"
-	good := n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main\n"
+	rec := func(fields string) string { return n + " " + fields + " " + n + "\n" }
+	good, end := rec("7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main"), rec("end 7")
 	tests := []struct {
 		name, out string
 		sessions  []string
 		ok        bool
 	}{
-		{"no panes", n + " end 7\n", nil, true},
-		{"one", good + n + " end 7\n", []string{"main"}, true},
-		{"raw newline and blanks in a name", n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 a\n 7 %1 b\n" + good + n + " end 7\n", []string{"a\n 7 %1 b", "main"}, true},
-		{"empty pane without process", n + " 7 %4 0 80 24 1 0 0  $0 0 1 main\n" + n + " end 7\n", []string{"main"}, true},
-		{"several modes", n + " 7 %4 5 80 24 0 2 0 /dev/pts/1 $0 0 1 main\n" + n + " end 7\n", []string{"main"}, true},
+		{"no panes", end, nil, true},
+		{"one", good + end, []string{"main"}, true},
+		{"raw newline and blanks in a name", rec("7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 a\n 7 %1 b") + good + end, []string{"a\n 7 %1 b", "main"}, true},
+		{"empty pane without process", rec("7 %4 0 80 24 1 0 0  $0 0 1 main") + end, []string{"main"}, true},
+		{"several modes", rec("7 %4 5 80 24 0 2 0 /dev/pts/1 $0 0 1 main") + end, []string{"main"}, true},
 		{"nothing", "", nil, false},
 		{"no end", good, nil, false},
-		{"cut", good[:len(good)-1], nil, false},
-		{"foreign output first", "hello\n" + good + n + " end 7\n", nil, false},
-		{"foreign output last", good + n + " end 7\nhello\n", nil, false},
-		{"two servers", good + n + " end 8\n", nil, false},
-		{"bad pane id", n + " 7 0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main\n" + n + " end 7\n", nil, false},
-		{"pane id with a zero", n + " 7 %00 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main\n" + n + " end 7\n", nil, false},
-		{"height zero", n + " 7 %0 9 80 0 0 0 0 /dev/pts/1 $0 0 0 main\n" + n + " end 7\n", nil, false},
-		{"negative", n + " 7 %0 -9 80 24 0 0 0 /dev/pts/1 $0 0 0 main\n" + n + " end 7\n", nil, false},
-		{"no session", n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 \n" + n + " end 7\n", nil, false},
-		{"few fields", n + " 7 %0 9\n" + n + " end 7\n", nil, false},
+		{"cut", good + end[:len(end)-1], nil, false},
+		{"cut in a record", good[:40], nil, false},
+		{"foreign output first", "hook\n" + good + end, nil, false},
+		{"foreign output between", good + "hook\n" + end, nil, false},
+		{"foreign output last", good + end + "hook\n", nil, false},
+		{"two servers", good + rec("end 8"), nil, false},
+		{"bad pane id", rec("7 0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main") + end, nil, false},
+		{"pane id with a zero", rec("7 %00 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main") + end, nil, false},
+		{"height zero", rec("7 %0 9 80 0 0 0 0 /dev/pts/1 $0 0 0 main") + end, nil, false},
+		{"negative", rec("7 %0 -9 80 24 0 0 0 /dev/pts/1 $0 0 0 main") + end, nil, false},
+		{"no session", rec("7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 ") + end, nil, false},
+		{"few fields", rec("7 %0 9") + end, nil, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -343,10 +359,11 @@ func TestParseListing(t *testing.T) {
 
 func FuzzParseListing(f *testing.F) {
 	const n = "00112233445566778899aabbccddeeff"
-	f.Add([]byte(n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main\n" + n + " end 7\n"))
-	f.Add([]byte(n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 a\nb\n" + n + " end 7\n"))
-	f.Add([]byte(n + " end 7\n"))
-	f.Add([]byte(n + " 7        \n"))
+	end := n + " end 7 " + n + "\n"
+	f.Add([]byte(n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 main " + n + "\n" + end))
+	f.Add([]byte(n + " 7 %0 9 80 24 0 0 0 /dev/pts/1 $0 0 0 a\nb " + n + "\n" + end))
+	f.Add([]byte(end))
+	f.Add([]byte(n + " 7         " + n + "\n"))
 	f.Add([]byte("no server running on /tmp/x\n"))
 	f.Fuzz(func(t *testing.T, out []byte) {
 		records, server, err := terminal.ParseListing(out, n)
