@@ -89,7 +89,7 @@ func (o Options) withDefaults() (Options, error) {
 
 // open reads what is there, migrates it, and opens the connections.
 func (s *Store) open(ctx context.Context) error {
-	if err := s.prepareFiles(); err != nil {
+	if err := s.makeDatabase(); err != nil {
 		return err
 	}
 	s.rdb = sql.OpenDB(connector{s.dsn("_query_only=1&_txlock=deferred&_busy_timeout=" +
@@ -103,6 +103,9 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	if state.fresh && s.opt.ReadOnly {
 		return fault.New(fault.StoreUnavailable, "open the Store in %s: it holds no Store yet", s.opt.Dir)
+	}
+	if err := s.makePrivate(); err != nil {
+		return err
 	}
 	reason := s.opt.readOnlyReason(state)
 	if reason == "" {
@@ -216,7 +219,8 @@ func (c connector) Driver() driver.Driver {
 	}}
 }
 
-// prepareDir checks the directory and makes it if it is absent.
+// prepareDir checks the directory and makes it if it is absent. What is there it
+// leaves as it is.
 func prepareDir(opt Options) error {
 	refuse := func(format string, args ...any) error {
 		return fault.New(fault.StoreUnavailable, "open the Store in "+strings.ReplaceAll(opt.Dir, "%", "%%")+": "+format, args...).
@@ -256,38 +260,45 @@ func prepareDir(opt Options) error {
 			return refuse("%s in it is of the wrong kind", e.Name())
 		}
 	}
-	if st.Mode().Perm() != dirMode && !opt.ReadOnly {
-		if err := os.Chmod(opt.Dir, dirMode); err != nil {
-			return refuse("make it private: %w", err)
-		}
-	}
 	return nil
 }
 
-// prepareFiles makes store.db and bell before SQLite does, so that their mode
-// does not depend on the umask; -wal and -shm take the mode of the database.
-func (s *Store) prepareFiles() error {
-	for _, name := range []string{dbName, dbName + "-wal", dbName + "-shm", bellName} {
-		made := name == dbName || name == bellName
-		flags := unix.O_RDWR | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-		if made && !s.opt.ReadOnly {
-			flags |= unix.O_CREAT
-		}
-		path := filepath.Join(s.opt.Dir, name)
-		f, err := os.OpenFile(path, flags, fileMode)
-		if errors.Is(err, fs.ErrNotExist) && (!made || s.opt.ReadOnly) {
-			continue
-		}
-		if err != nil {
-			return fault.New(fault.StoreUnavailable, "open the Store in %s: %w", s.opt.Dir, err)
-		}
-		st, err := f.Stat()
-		if err == nil && st.Mode().Perm() != fileMode && !s.opt.ReadOnly {
+// makeDatabase makes an absent store.db before SQLite does, so that its mode does
+// not depend on the umask; -wal and -shm take the mode of the database.
+func (s *Store) makeDatabase() error {
+	if _, err := os.Lstat(s.path); s.opt.ReadOnly || err == nil {
+		return nil
+	}
+	return s.private(dbName, unix.O_CREAT)
+}
+
+// makePrivate gives the directory and all files of a Store that is ours its mode.
+func (s *Store) makePrivate() error {
+	if s.opt.ReadOnly {
+		return nil
+	}
+	if err := os.Chmod(s.opt.Dir, dirMode); err != nil {
+		return fault.New(fault.StoreUnavailable, "open the Store in %s: make it private: %w", s.opt.Dir, err)
+	}
+	return errors.Join(s.private(dbName, 0), s.private(dbName+"-wal", 0), s.private(dbName+"-shm", 0), s.private(bellName, unix.O_CREAT))
+}
+
+// private sets the mode of one file, which may be absent unless it is made.
+func (s *Store) private(name string, create int) error {
+	f, err := os.OpenFile(filepath.Join(s.opt.Dir, name),
+		unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|create, fileMode)
+	if errors.Is(err, fs.ErrNotExist) && create == 0 {
+		return nil
+	}
+	if err == nil {
+		var st fs.FileInfo
+		if st, err = f.Stat(); err == nil && st.Mode().Perm() != fileMode {
 			err = f.Chmod(fileMode)
 		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return fault.New(fault.StoreUnavailable, "open the Store in %s: make %s private: %w", s.opt.Dir, name, err)
-		}
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fault.New(fault.StoreUnavailable, "open the Store in %s: make %s private: %w", s.opt.Dir, name, err)
 	}
 	return nil
 }
