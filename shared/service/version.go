@@ -1,0 +1,63 @@
+package service
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/strictjson"
+	"drawbridge/shared/version"
+)
+
+// Version makes the subcommand version of a program: one line, or with -json one
+// object. facts, which may be nil, adds what only the program knows (SQLite
+// version, schema number).
+func Version(program string, stdout io.Writer, facts func() []strictjson.Member) *Command {
+	asJSON := false
+	return &Command{
+		Name:  "version",
+		Short: "Print the version",
+		Flags: func(fs *flag.FlagSet) { fs.BoolVar(&asJSON, "json", false, "print one JSON object") },
+		Run: func(context.Context, []string) error {
+			info := version.Get()
+			if !asJSON {
+				_, err := fmt.Fprintf(stdout, "%s %s\n", program, info.Version)
+				return err
+			}
+			o := strictjson.Object{
+				{Name: "program", Value: program},
+				{Name: "version", Value: info.Version},
+				{Name: "commit", Value: info.Commit},
+				{Name: "dirty", Value: info.Dirty},
+				{Name: "go", Value: info.Go},
+			}
+			if facts != nil {
+				o = append(o, facts()...)
+			}
+			data, err := o.JSON()
+			if err != nil {
+				return err
+			}
+			_, err = stdout.Write(append(data, '\n'))
+			return err
+		},
+	}
+}
+
+// NotBuilt makes the subcommands that are part of the design and that this
+// release does not have. Each takes any arguments and answers not_built_yet.
+func NotBuilt(program string, names ...string) []*Command {
+	var out []*Command
+	for _, name := range names {
+		out = append(out, &Command{
+			Name: name, Short: "(not in this release)", MaxArgs: -1, opaque: true,
+			Run: func(context.Context, []string) error {
+				return fault.New(fault.NotBuiltYet, "%s %s is part of the design and not in this release", program, name).
+					WithHint("%s help lists what there is", program)
+			},
+		})
+	}
+	return out
+}

@@ -1,0 +1,28 @@
+// Command watchd watches every managed Turn and every Terminal Watch and turns what it sees into notifications.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"drawbridge/shared/service"
+)
+
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is main without the globals, so that tests can call it.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return program(stdin, stdout, stderr).Main(ctx, args)
+}
+
+// program is the command line; a new subcommand is one line of Commands.
+func program(_ io.Reader, stdout, stderr io.Writer) *service.Program {
+	return &service.Program{
+		Name: "watchd", Short: "watches Turns and Terminal Watches and writes notifications",
+		Stdout: stdout, Stderr: stderr,
+		Commands: []*service.Command{
+			service.Version("watchd", stdout, nil),
+		},
+	}
+}
