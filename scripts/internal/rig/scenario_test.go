@@ -1,0 +1,85 @@
+package rig_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"drawbridge/scripts/internal/rig"
+)
+
+// Every scenario that needs no key from a person plays on the real agent and
+// ends the turn as it says.
+func TestRig_Scenarios(t *testing.T) {
+	need(t)
+	r := rig.New(t)
+	for _, version := range rig.CodexVersions {
+		t.Run(version, func(t *testing.T) {
+			if version != rig.CodexVersions[0] && os.Getenv("DRAWBRIDGE_LONG") == "" {
+				t.Skip("long: the scenarios on an older version")
+			}
+			p := r.Codex(version, rig.CodexOptions{})
+			for _, tc := range []struct{ prompt, want string }{
+				{"SCN=ECHO hello", "ECHO SCN=ECHO hello"},
+				{"SCN=SLOW:1/at_last", "at last"},
+				{"SCN=STREAM:2", "line 1 of the streamed answer\nline 2 of the streamed answer\n"},
+				{"SCN=REASON", "REASON answer"},
+				{"SCN=EMPTY", ""},
+				{"SCN=RUN:1", "RUN finished"},
+				{"SCN=BG:3", "BG left a command running"},
+				{"SCN=PATCHIN:a", "PATCHIN finished"},
+				{"SCN=E500", "error"},
+				{"SCN=E400", "error"},
+				{"SCN=E429", "error"},
+				{"SCN=E429Q", "error"},
+				{"SCN=FAILED", "error"},
+				{"SCN=INCOMPLETE", "error"},
+				{"SCN=CUT", "error"},
+				{"SCN=HUGE", "HUGE answer: the history must be compacted now"},
+				{"SCN=SAY:after_compaction", "after compaction"},
+			} {
+				p.Run(tc.prompt)
+				if diff := cmp.Diff(tc.want, outcome(t, p)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.prompt, diff)
+				}
+			}
+		})
+	}
+}
+
+// outcome reads the last finished turn: the answer, or "error".
+func outcome(t *testing.T, p *rig.Pane) string {
+	t.Helper()
+	files := p.Rollouts()
+	raw, err := os.ReadFile(files[len(files)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		var record struct {
+			Payload struct {
+				Type    string          `json:"type"`
+				Message string          `json:"last_agent_message"`
+				Error   json.RawMessage `json:"error"`
+			} `json:"payload"`
+		}
+		if json.Unmarshal([]byte(lines[i]), &record) != nil {
+			continue
+		}
+		switch record.Payload.Type {
+		case "task_complete":
+			if len(record.Payload.Error) > 0 && string(record.Payload.Error) != "null" {
+				return "error"
+			}
+			return record.Payload.Message
+		case "turn_aborted":
+			return fmt.Sprint("aborted: ", lines[i])
+		}
+	}
+	return "no end"
+}
