@@ -20,41 +20,42 @@ import (
 // row. ctx does not end with the drain.
 func (c *Courier) deliver(ctx context.Context, lease *store.Lease, row store.Callback) {
 	log := c.opt.Log.With("delivery", row.DeliveryID, "attempt", row.Attempts)
-	started := false
 	defer func() {
 		if r := recover(); r != nil {
 			log.Error("attempt panicked", "err", fmt.Errorf("%w: %v", errPanic, r), "stack", string(debug.Stack()))
-			out := callback.NoProcess(callback.Uncertain, callback.CodeRouterThrew)
-			c.settle(ctx, log, row, out)
+			c.settle(ctx, log, row, callback.NoProcess(callback.Uncertain, callback.CodeRouterThrew))
 		}
 	}()
 	call, out := c.prepare(row)
 	if call == nil {
-		log.Info("refused before the start", "code", out.Code)
+		log.Warn("refused before the start", "code", out.Code)
 		c.settle(ctx, log, row, out)
 		return
 	}
-	// The lease may have ended since the claim. Nothing has begun, so the row
-	// is simply due again when its claim is over.
-	if !lease.Live() {
-		log.Warn("lease ended before the start: not started")
-		return
-	}
-	if err := c.opt.Store.MarkStarted(ctx, lease, row.DeliveryID, row.AttemptID); err != nil {
-		log.Info("claim is gone: not started", "err", err)
-		return
-	}
-	started = true
-	if !lease.Live() {
-		// The marker is set, but we know that no process runs.
+	if err := c.start(ctx, lease, row); err != nil {
+		// Nothing runs, whatever is stored, and nothing will: say so rather than
+		// leave the row to the end of its claim.
+		log.Warn("not started", "err", err)
 		c.settle(ctx, log, row, callback.NoProcess(callback.RetryableFailure, callback.CodeSpawnFailed))
 		return
 	}
 	begin := c.opt.Now()
 	out = call.Run(ctx)
-	log.Info("attempt ended", "started", started, "disposition", string(out.Disposition), "code", out.Code,
+	log.Info("attempt ended", "disposition", string(out.Disposition), "code", out.Code,
 		"status", out.Status, "signal", out.Signal, "took", c.opt.Now().Sub(begin).Round(time.Millisecond))
 	c.settle(ctx, log, row, out)
+}
+
+// start commits the start marker, with the lease looked at before and after: a
+// program that was stopped in between must not start a child.
+func (c *Courier) start(ctx context.Context, lease *store.Lease, row store.Callback) error {
+	if err := lease.Check(); err != nil {
+		return err
+	}
+	if err := c.opt.Store.MarkStarted(ctx, lease, row.DeliveryID, row.AttemptID); err != nil {
+		return err
+	}
+	return lease.Check()
 }
 
 // prepare reads the Profile again and makes the checks that need no process.

@@ -66,6 +66,7 @@ type Courier struct {
 	running int           // of Run's own goroutine
 	attempt sync.WaitGroup
 	ready   sync.Once
+	passed  func()               // tests wait for passes here; nil in programs
 	trouble map[string]time.Time // last log line of each
 }
 
@@ -158,13 +159,11 @@ func (c *Courier) standBy(ctx context.Context, w waker) *store.Lease {
 func (c *Courier) hold(ctx context.Context, lease *store.Lease, w waker) {
 	held, stop := c.opt.Keeper.Keep(context.WithoutCancel(ctx), lease)
 	defer stop()
-	for ctx.Err() == nil && held.Err() == nil {
+	for ctx.Err() == nil && held.Err() == nil && c.alive(ctx, lease) {
 		c.pass(ctx, lease)
-		if !c.wait(ctx, w) {
-			break
-		}
+		c.wait(ctx, w)
 	}
-	if held.Err() != nil {
+	if ctx.Err() == nil {
 		c.opt.Log.Warn("lease lost: claiming stops, running attempts are settled", "running", c.running)
 		return
 	}
@@ -172,6 +171,18 @@ func (c *Courier) hold(ctx context.Context, lease *store.Lease, w waker) {
 	if err := c.opt.Store.Release(context.WithoutCancel(ctx), lease); err != nil {
 		c.complain("release lease", err)
 	}
+}
+
+// alive looks at the lease before the keeper does: a suspend may have eaten it.
+func (c *Courier) alive(ctx context.Context, lease *store.Lease) bool {
+	if lease.Live() {
+		return true
+	}
+	lost, err := c.opt.Store.Renew(ctx, lease)
+	if err != nil && ctx.Err() == nil {
+		c.complain("renew lease", err)
+	}
+	return err == nil && len(lost) == 0
 }
 
 // wait blocks until there may be something to do; false when ctx ended.
@@ -211,6 +222,9 @@ func (c *Courier) drain() {
 func (c *Courier) pass(ctx context.Context, lease *store.Lease) {
 	if _, err := c.opt.Store.ExpireClaims(ctx); err != nil && ctx.Err() == nil {
 		c.complain("settle expired claims", err)
+	}
+	if c.passed != nil {
+		defer c.passed()
 	}
 	for c.running < Parallel && ctx.Err() == nil && lease.Live() {
 		row, ok, err := c.opt.Store.ClaimCallback(ctx, lease, c.family, c.claimTTL())
