@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -210,7 +211,7 @@ func TestLock_WithinOneProcess(t *testing.T) {
 // Many at once: never two holders, and everyone gets a turn.
 func TestLock_Contention(t *testing.T) {
 	dir := runtimeDir(t)
-	var inside, turns int // guarded by the lock under test
+	var inside, turns atomic.Int32 // the lock excludes, but the race detector does not know it
 	errs := make(chan error, 8)
 	for range cap(errs) {
 		go func() {
@@ -220,13 +221,12 @@ func TestLock_Contention(t *testing.T) {
 					errs <- err
 					return
 				}
-				inside++
-				if inside != 1 {
+				if inside.Add(1) != 1 {
 					errs <- errors.New("two holders")
 					return
 				}
-				turns++
-				inside--
+				turns.Add(1)
+				inside.Add(-1)
 				l.Unlock()
 			}
 			errs <- nil
@@ -237,8 +237,8 @@ func TestLock_Contention(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if turns != 8*5 {
-		t.Errorf("%d turns, want %d", turns, 8*5)
+	if n := turns.Load(); n != 8*5 {
+		t.Errorf("%d turns, want %d", n, 8*5)
 	}
 }
 
