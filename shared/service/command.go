@@ -45,6 +45,10 @@ type Command struct {
 
 	Commands []*Command
 
+	// OtherSettings lets the configuration file hold settings of the program's
+	// other commands: one that looks at what another one serves reads its file.
+	OtherSettings bool
+
 	opaque bool // all that follows the name is arguments
 }
 
@@ -139,7 +143,7 @@ func (p *Program) command(help io.Writer, path []string, c *Command) *ffcli.Comm
 	}
 	out.Options = []ff.Option{ff.WithEnvVarPrefix(environmentPrefix(p.Name))}
 	if fs.Lookup("config") != nil {
-		out.Options = append(out.Options, ff.WithConfigFileFlag("config"), ff.WithConfigFileParser(parseConfig))
+		out.Options = append(out.Options, ff.WithConfigFileFlag("config"), ff.WithConfigFileParser(c.parseConfig(fs)))
 	}
 	out.ShortUsage = full
 	if fs.Lookup("config") != nil || c.Flags != nil {

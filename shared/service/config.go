@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/peterbourgon/ff/v3"
+
 	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
 )
@@ -143,6 +145,18 @@ func parseConfig(r io.Reader, set func(name, value string) error) error {
 		}
 	}
 	return nil
+}
+
+// parseConfig is parseConfig for one command.
+func (c *Command) parseConfig(fs *flag.FlagSet) ff.ConfigFileParser {
+	return func(r io.Reader, set func(name, value string) error) error {
+		return parseConfig(r, func(name, value string) error {
+			if c.OtherSettings && fs.Lookup(name) == nil {
+				return nil
+			}
+			return set(name, value)
+		})
+	}
 }
 
 func scalar(v any) (text string, ok bool) {
