@@ -1,0 +1,302 @@
+// Package scripted is a scripted coding agent for tests and benchmarks of many
+// panes: a real process on a real terminal whose screen and transcript are those
+// of Codex 0.171.0 with its conversation in its own process, and whose work is
+// chosen by words of the request.
+//
+// A test or benchmark binary becomes the agent by calling Main at its start when
+// Wanted says so; Install copies the binary under the name that discovery looks
+// for. It proves nothing about Codex: journeys with the real one do.
+//
+// Words of a request:
+//
+//	hold:PATH   the turn ends when PATH exists
+//	fail        the turn ends with an error
+//	ask         the turn waits behind an approval dialog (y: goes on, Escape: aborted)
+//	late:MS     the acceptance record is written MS milliseconds after Enter
+//	deaf        Enter is ignored, the draft stays
+//	drop        Enter clears the draft, no record is ever written
+//	quit        the process ends in the middle of the turn
+package scripted
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/term"
+)
+
+// Name is the file name of the agent's executable.
+const Name = "codex"
+
+// Version is what the agent says it is.
+const Version = "0.171.0"
+
+// Wanted reports whether this process was started as the agent. The executable
+// tells, not its first argument: discovery runs it by another name.
+func Wanted() bool {
+	exe, err := os.Executable()
+	return err == nil && filepath.Base(exe) == Name
+}
+
+// Install puts a copy of the running binary into dir as the agent and gives its
+// path. A hard link is used where possible.
+func Install(dir string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, Name)
+	if os.Link(self, path) == nil {
+		return path, nil
+	}
+	data, err := os.ReadFile(self)
+	if err != nil {
+		return "", err
+	}
+	return path, os.WriteFile(path, data, 0o700)
+}
+
+// Main runs the agent and gives its exit status. CODEX_HOME names its home.
+func Main() int {
+	if len(os.Args) > 1 && os.Args[1] == "--version" {
+		fmt.Println("codex-cli " + Version)
+		return 0
+	}
+	a, err := start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer a.stop()
+	a.loop()
+	return 0
+}
+
+type agent struct {
+	thread string
+	cwd    string
+	home   string
+	lock   *os.File
+	rec    *recorder
+	old    *term.State
+
+	width, height int
+	draft         string
+	answer        string
+	turn          *turn
+}
+
+type turn struct {
+	id     string
+	text   string
+	accept time.Time // when the acceptance record is due; zero: written
+	call   string    // id of the unanswered call
+}
+
+func start() (*agent, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{thread: uuid.Must(uuid.NewV7()).String(), cwd: cwd, home: os.Getenv("CODEX_HOME")}
+	locks := filepath.Join(a.home, "thread-writer-locks")
+	if err := os.MkdirAll(locks, 0o700); err != nil {
+		return nil, err
+	}
+	if a.lock, err = os.Create(filepath.Join(locks, a.thread+".lock")); err != nil {
+		return nil, err
+	}
+	a.rec = &recorder{home: a.home, thread: a.thread, cwd: cwd}
+	if a.old, err = term.MakeRaw(int(os.Stdin.Fd())); err != nil {
+		return nil, err
+	}
+	if a.width, a.height, err = term.GetSize(int(os.Stdout.Fd())); err != nil {
+		return nil, err
+	}
+	fmt.Print("\x1b[?1049h\x1b[?2004h")
+	a.draw()
+	return a, nil
+}
+
+func (a *agent) stop() {
+	fmt.Print("\x1b[?2004l\x1b[?1049l")
+	_ = term.Restore(int(os.Stdin.Fd()), a.old)
+	_ = os.Remove(a.lock.Name())
+}
+
+// loop reads keys and moves the open turn on. The reading goroutine ends with
+// the process.
+func (a *agent) loop() {
+	keys := make(chan []byte)
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := os.Stdin.Read(buf)
+			if err != nil {
+				close(keys)
+				return
+			}
+			keys <- bytes.Clone(buf[:n])
+		}
+	}()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var pending []byte
+	for {
+		select {
+		case b, ok := <-keys:
+			if !ok {
+				return
+			}
+			pending = a.keys(append(pending, b...))
+			a.draw()
+		case <-tick.C:
+			if bytes.Equal(pending, []byte{0x1b}) {
+				pending = nil
+				a.escape()
+				a.draw()
+			}
+			if !a.step() {
+				return
+			}
+		}
+	}
+}
+
+// keys consumes whole keys and pastes and gives back what is not whole yet.
+func (a *agent) keys(b []byte) []byte {
+	const begin, end = "\x1b[200~", "\x1b[201~"
+	for len(b) > 0 {
+		switch {
+		case bytes.HasPrefix(b, []byte(begin)):
+			i := bytes.Index(b, []byte(end))
+			if i < 0 {
+				return b
+			}
+			if !a.dialog() {
+				a.draft += strings.ReplaceAll(string(b[len(begin):i]), "\r", "\n")
+			}
+			b = b[i+len(end):]
+		case len(b) < len(begin) && b[0] == 0x1b:
+			return b
+		case b[0] == 0x1b:
+			a.escape()
+			b = b[1:]
+		case b[0] == '\r':
+			a.enter()
+			b = b[1:]
+		case a.dialog():
+			if b[0] == 'y' {
+				a.answerCall("approved")
+			}
+			b = b[1:]
+		case b[0] == 0x15:
+			a.draft = ""
+			b = b[1:]
+		default:
+			a.draft += string(b[:1])
+			b = b[1:]
+		}
+	}
+	return b
+}
+
+func (a *agent) dialog() bool { return a.turn != nil && a.turn.call != "" }
+
+func (a *agent) enter() {
+	text := strings.TrimSpace(a.draft)
+	if text == "" || has(text, "deaf") || a.dialog() {
+		return
+	}
+	a.draft = ""
+	if has(text, "drop") {
+		return
+	}
+	if a.turn != nil { // a steer: a second message of the same turn
+		a.rec.user(a.turn.id, text)
+		return
+	}
+	a.turn = &turn{id: uuid.Must(uuid.NewV7()).String(), text: text, accept: time.Now().Add(word(text, "late:"))}
+}
+
+func (a *agent) escape() {
+	if a.turn == nil || !a.turn.accept.IsZero() {
+		return
+	}
+	if a.turn.call != "" {
+		a.answerCall("aborted by user")
+	}
+	a.rec.aborted(a.turn.id)
+	a.turn, a.answer = nil, "■ Conversation interrupted"
+}
+
+func (a *agent) answerCall(output string) {
+	a.rec.output(a.turn.call, output)
+	a.turn.call = ""
+}
+
+// step moves the open turn; false ends the process.
+func (a *agent) step() bool {
+	t := a.turn
+	switch {
+	case t == nil, !t.accept.IsZero() && time.Now().Before(t.accept):
+		return true
+	case !t.accept.IsZero():
+		a.rec.began(t.id)
+		a.rec.user(t.id, t.text)
+		t.accept = time.Time{}
+		if has(t.text, "ask") {
+			t.call = "call_" + t.id[:8]
+			a.rec.call(t.call, a.cwd)
+		}
+	case has(t.text, "quit"):
+		return false
+	case t.call != "":
+		return true
+	default:
+		if path := argument(t.text, "hold:"); path != "" {
+			if _, err := os.Stat(path); err != nil {
+				return true
+			}
+		}
+		a.answer = "ECHO: " + t.text
+		if has(t.text, "fail") {
+			a.rec.failed(t.id, "scripted failure")
+			a.answer = "■ scripted failure"
+		} else {
+			a.rec.completed(t.id, "ECHO: "+t.text)
+		}
+		a.turn = nil
+	}
+	a.draw()
+	return true
+}
+
+func has(text, w string) bool {
+	for _, f := range strings.Fields(text) {
+		if f == w {
+			return true
+		}
+	}
+	return false
+}
+
+func argument(text, prefix string) string {
+	for _, f := range strings.Fields(text) {
+		if v, ok := strings.CutPrefix(f, prefix); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func word(text, prefix string) time.Duration {
+	n, _ := strconv.Atoi(argument(text, prefix))
+	return time.Duration(n) * time.Millisecond
+}
