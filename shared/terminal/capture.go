@@ -187,7 +187,7 @@ func (t *Tmux) Settled(ctx context.Context, p Pane, gap, timeout time.Duration) 
 			case <-time.After(gap):
 			}
 		}
-		screen, err := t.captureOne(limited, p)
+		screen, err := t.CaptureOne(limited, p)
 		switch {
 		case ctx.Err() != nil:
 			return last, fmt.Errorf("watching pane %s settle: %w", p.ID, ctx.Err())
@@ -203,8 +203,10 @@ func (t *Tmux) Settled(ctx context.Context, p Pane, gap, timeout time.Duration) 
 	}
 }
 
-// captureOne captures p and proves that it is still what it was.
-func (t *Tmux) captureOne(ctx context.Context, p Pane) (Screen, error) {
+// CaptureOne captures p once and proves that it is still what it was: a pane or
+// server that is gone is terminal_not_found, another server or another process
+// in the pane terminal_changed.
+func (t *Tmux) CaptureOne(ctx context.Context, p Pane) (Screen, error) {
 	screens, err := t.Capture(ctx, []Pane{p})
 	if err != nil {
 		return Screen{}, err

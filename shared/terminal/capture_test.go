@@ -193,6 +193,9 @@ func TestRespawned(t *testing.T) {
 	if s, ok := got[r.pane.Key()]; err != nil || !ok || s.Pane.PID == r.pane.PID {
 		t.Errorf("Capture: got %+v, %v, want another pid", s.Pane, err)
 	}
+	if _, err := c.CaptureOne(ctx, r.pane); !fault.Is(err, fault.TerminalChanged) {
+		t.Errorf("CaptureOne: got %v, want terminal_changed", err)
+	}
 	_, err = c.Settled(ctx, r.pane, 0, patient)
 	if !fault.Is(err, fault.TerminalChanged) {
 		t.Errorf("Settled: got %v, want terminal_changed", err)

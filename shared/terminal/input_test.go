@@ -314,7 +314,7 @@ func TestPaste_Parallel(t *testing.T) {
 // A server that does not answer leaves the outcome open, and the error says so.
 func TestInput_StoppedServer(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for the client's deadline")
+		t.Skip("long: waits for the client's deadline")
 	}
 	r := startRecorder(t, true)
 	server, c := r.pane.Endpoint.Server, r.s.client()

@@ -17,6 +17,7 @@ import (
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
 	"drawbridge/shared/terminal"
+	"drawbridge/shared/testkit"
 )
 
 func TestPanes_Facts(t *testing.T) {
@@ -303,7 +304,7 @@ func TestPanes_Cancelled(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	needTmux(t)
+	testkit.Need(t, "tmux")
 	got, err := terminal.New(terminal.Options{}).Version(context.Background())
 	if err != nil || !strings.HasPrefix(got, "tmux ") {
 		t.Errorf("got %q, %v", got, err)

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/term"
 
 	"drawbridge/shared/process"
 	"drawbridge/shared/terminal"
+	"drawbridge/shared/testkit"
 )
 
 // The test binary plays the programs in the panes and the holders of locks:
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "unknown role", role)
 		os.Exit(2)
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Leak(m)
 }
 
 // record puts its terminal into raw mode, asks for bracketed paste if the file's
@@ -88,7 +88,7 @@ func startServer(t testing.TB, args ...string) *server {
 
 func startServerAt(t testing.TB, socket string, args ...string) *server {
 	t.Helper()
-	needTmux(t)
+	testkit.Need(t, "tmux")
 	s := &server{t: t, socket: socket}
 	if len(args) == 0 {
 		args = []string{"-s", "main", "-x", "80", "-y", "24", "cat"}
@@ -255,25 +255,9 @@ func hold() {
 	os.Exit(0)
 }
 
-func needTmux(t testing.TB) {
-	t.Helper()
-	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("tmux is not installed")
-		}
-		t.Skip("tmux is not installed")
-	}
-}
-
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patient)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %s", patient, what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, patient, ok, what)
 }
 
 func lines(b []byte) int { return bytes.Count(b, []byte("\n")) }
