@@ -215,7 +215,10 @@ func flagsFirst(fs *flag.FlagSet, args []string) []string {
 		flags = append(flags, arg)
 		name := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
 		f := fs.Lookup(name)
-		if f != nil && !isBool(f) && i+1 < len(args) {
+		if f != nil && !isBool(f) {
+			if i+1 == len(args) {
+				return flags // Parse will miss the value
+			}
 			i++
 			flags = append(flags, args[i])
 		}

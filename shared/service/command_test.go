@@ -150,19 +150,14 @@ func TestVersion_JSON(t *testing.T) {
 		t.Fatal(exit, stderr.String())
 	}
 	var got struct {
-		Program, Version, Commit, Go string
-		Dirty                        bool
-		Schema                       int
+		Program string `json:"program"`
+		Version string `json:"version"`
+		Commit  string `json:"commit"`
+		Go      string `json:"go"`
+		Dirty   bool   `json:"dirty"`
+		Schema  int    `json:"schema"`
 	}
-	doc := bytes.ToLower(stdout.Bytes())
-	if err := strictjson.Decode(doc, &struct {
-		Program *string `json:"program"`
-		Version *string `json:"version"`
-		Commit  *string `json:"commit"`
-		Go      *string `json:"go"`
-		Dirty   *bool   `json:"dirty"`
-		Schema  *int    `json:"schema"`
-	}{&got.Program, &got.Version, &got.Commit, &got.Go, &got.Dirty, &got.Schema}, strictjson.Limits{}); err != nil {
+	if err := strictjson.Decode(stdout.Bytes(), &got, strictjson.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	if got.Program != "sample" || got.Version == "" || !strings.HasPrefix(got.Go, "go1.") || got.Schema != 3 {
