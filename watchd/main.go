@@ -22,6 +22,8 @@ func program(_ io.Reader, stdout, stderr io.Writer) *service.Program {
 		Name: "watchd", Short: "watches Turns and Terminal Watches and writes notifications",
 		Stdout: stdout, Stderr: stderr,
 		Commands: []*service.Command{
+			serveCommand(stderr),
+			statusCommand(stdout),
 			service.Version("watchd", stdout, nil),
 		},
 	}
