@@ -108,34 +108,31 @@ func scanLease(r scanner) (l LeaseRow, err error) {
 // Acquire takes a lease or fails with lease_held (detail "holder": the program
 // that has it). A holder whose process is proven dead is replaced at once.
 func (s *Store) Acquire(ctx context.Context, name string, ttl time.Duration) (*Lease, error) {
-	l, row, err := s.acquire(ctx, name, ttl, LeaseRow{})
-	if err != nil || l != nil {
-		return l, err
+	if err := s.Writable(); err != nil {
+		return nil, err
 	}
-	if gone, known := s.opt.Gone(row.Holder); gone && known {
-		if l, row, err = s.acquire(ctx, name, ttl, row); err != nil || l != nil {
-			return l, err
-		}
+	row, ok, err := first(pool{ctx, s.rdb}, scanLease, leaseRow, "name", name)
+	if err != nil {
+		return nil, storeError("read lease", err)
 	}
-	return nil, leaseTaken(row)
+	if ok && s.live(row) { // those who wait do not take the write lock in vain
+		return nil, leaseTaken(row)
+	}
+	// A row that is not live by time is free; by death, only as it was seen.
+	l, row, err := s.acquire(ctx, name, ttl, row)
+	if err == nil && l == nil {
+		err = leaseTaken(row)
+	}
+	return l, err
 }
 
 // Await is Acquire that tries again until wait has passed.
 func (s *Store) Await(ctx context.Context, name string, ttl, wait time.Duration) (*Lease, error) {
 	deadline := time.Now().Add(wait)
 	for {
-		row, ok, err := first(pool{ctx, s.rdb}, scanLease, leaseRow, "name", name)
-		if err != nil {
-			return nil, storeError("read lease "+name, err)
-		}
-		if !ok || !s.live(row) { // do not take the write lock in vain
-			l, err := s.Acquire(ctx, name, ttl)
-			if !fault.Is(err, fault.LeaseHeld) {
-				return l, err
-			}
-		}
-		if !time.Now().Before(deadline) {
-			return nil, leaseTaken(row)
+		l, err := s.Acquire(ctx, name, ttl)
+		if !fault.Is(err, fault.LeaseHeld) || !time.Now().Before(deadline) {
+			return l, err
 		}
 		select {
 		case <-time.After(awaitPoll):
@@ -145,8 +142,8 @@ func (s *Store) Await(ctx context.Context, name string, ttl, wait time.Duration)
 	}
 }
 
-// acquire tries once, after it freed the row of a dead holder. Without a lease
-// it gives the row that stands in the way.
+// acquire tries once, after it freed the row of a holder that is not live. Without
+// a lease it gives the row that stands in the way.
 func (s *Store) acquire(ctx context.Context, name string, ttl time.Duration, dead LeaseRow) (l *Lease, row LeaseRow, err error) {
 	err = s.transact(ctx, func(t *tx) error {
 		t.silent = true

@@ -78,9 +78,20 @@ type world struct {
 	*store.Store
 }
 
+// fastDir is a directory in memory where there is one, for tests of many commits.
+func fastDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "store-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, dir: filepath.Join(t.TempDir(), "store"), clk: newClock(), gone: map[string]bool{}}
+	w := &world{t: t, dir: filepath.Join(fastDir(t), "store"), clk: newClock(), gone: map[string]bool{}}
 	w.Store = w.open("bridge/1/1/x")
 	return w
 }
