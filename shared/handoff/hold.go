@@ -120,7 +120,7 @@ func (d *Desk) inspect(ctx context.Context, s *sighting) (*sighting, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.judge(ctx, fresh, map[string]terminal.Screen{fresh.pane.Key(): screen})
+	d.judge(ctx, fresh, &screen)
 	return fresh, nil
 }
 

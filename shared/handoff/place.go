@@ -97,7 +97,7 @@ func (d *Desk) byTerminalID(ctx context.Context, id string) (*sighting, error) {
 		return hit, nil
 	case changed != nil:
 		return nil, changed
-	case len(listing.Panes) == 0 && len(listing.Errors) > 0:
+	case len(listing.Errors) > 0:
 		return nil, fault.New(fault.ObservationUnavail, "find %s: %s", id, fault.CleanLine(listing.Errors[0].Error())).
 			WithHint("check that tmux runs and that --tmux-socket names its socket").Safe()
 	}

@@ -44,8 +44,8 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 		if !fresh {
 			return 0, nil
 		}
-		if screen, err = m.capture(ctx); err != nil || screen == nil {
-			return again, err
+		if screen = m.capture(ctx); screen == nil {
+			return again, nil
 		}
 	}
 	reading := m.adapter.Read(m.at.Process.Version, *screen)
@@ -74,17 +74,14 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	return 0, m.notify(ctx, again2, p.Waiting)
 }
 
-func (m *Monitor) capture(ctx context.Context) (*terminal.Screen, error) {
+func (m *Monitor) capture(ctx context.Context) *terminal.Screen {
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	screens, err := m.desk.Tmux.Capture(pctx, []terminal.Pane{m.at.Pane})
+	screen, err := m.desk.Tmux.CaptureOne(pctx, m.at.Pane)
 	if err != nil {
-		return nil, nil //nolint:nilerr // the transcript decides; the poll looks again
+		return nil // the transcript decides; the poll looks again
 	}
-	if s, ok := screens[m.at.Pane.Key()]; ok {
-		return &s, nil
-	}
-	return nil, nil
+	return &screen
 }
 
 // fingerprint names one exact prompt: its bytes, the pane, the process and the

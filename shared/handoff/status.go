@@ -7,7 +7,6 @@ import (
 	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
-	"drawbridge/shared/terminal"
 )
 
 // Bounds of what status shows.
@@ -233,17 +232,16 @@ func (d *Desk) present(ctx context.Context, res *TurnStatus, t store.Turn) {
 func (d *Desk) look(ctx context.Context, s *sighting) (TerminalStatus, *ScreenView) {
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	screens, err := d.Tmux.Capture(pctx, []terminal.Pane{s.pane})
-	d.judge(pctx, s, screens)
-	st := TerminalStatus{TerminalID: s.id(), Reachable: err == nil && s.seen}
-	if !st.Reachable {
-		st.Reason = "the screen could not be captured"
-		return st, nil
+	screen, err := d.Tmux.CaptureOne(pctx, s.pane)
+	if err != nil {
+		return TerminalStatus{TerminalID: s.id(), Reason: fault.CleanLine(err.Error())}, nil
 	}
+	d.judge(pctx, s, &screen)
+	st := TerminalStatus{TerminalID: s.id(), Reachable: true}
 	st.Activity, st.Reason = s.activity()
 	approval := approvalState(s)
 	st.Approval = &approval
-	return st, &ScreenView{Excerpt: excerpt(screens[s.pane.Key()])}
+	return st, &ScreenView{Excerpt: excerpt(screen)}
 }
 
 func (d *Desk) statusTerminal(ctx context.Context, id string) (Outcome, error) {

@@ -140,13 +140,9 @@ func (x *submission) ready(ctx context.Context) error {
 func (x *submission) look(ctx context.Context) (agent.Reading, error) {
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	screens, err := x.desk.Tmux.Capture(pctx, []terminal.Pane{x.s.pane})
+	screen, err := x.desk.Tmux.CaptureOne(pctx, x.s.pane)
 	if err != nil {
 		return agent.Reading{}, err
-	}
-	screen, ok := screens[x.s.pane.Key()]
-	if !ok {
-		return agent.Reading{}, fault.New(fault.TerminalNotFound, "look at %s: the pane is gone", x.s.id())
 	}
 	return x.s.adapter.Read(x.s.proc.Version, screen), nil
 }

@@ -59,7 +59,11 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, s := range found {
 		g.Go(func() error {
-			d.judge(gctx, s, screens)
+			var screen *terminal.Screen
+			if one, ok := screens[s.pane.Key()]; ok {
+				screen = &one
+			}
+			d.judge(gctx, s, screen)
 			return nil
 		})
 	}
@@ -111,12 +115,13 @@ func (d *Desk) findIn(ctx context.Context, p terminal.Pane) (*sighting, error) {
 	return nil, err
 }
 
-// judge adds what the screen and the agent's own files say.
-func (d *Desk) judge(ctx context.Context, s *sighting, screens map[string]terminal.Screen) {
-	if screen, ok := screens[s.pane.Key()]; ok {
+// judge adds what the screen, if there is one of this very pane and process,
+// and the agent's own files say.
+func (d *Desk) judge(ctx context.Context, s *sighting, screen *terminal.Screen) {
+	if screen != nil && screen.Pane.PID == s.pane.PID {
 		s.seen = true
 		s.pane.Dead, s.pane.InMode = screen.Pane.Dead, screen.Pane.InMode
-		s.reading = s.adapter.Read(s.proc.Version, screen)
+		s.reading = s.adapter.Read(s.proc.Version, *screen)
 	} else {
 		s.reading.State = agent.Unknown
 	}

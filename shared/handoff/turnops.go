@@ -7,7 +7,6 @@ import (
 	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
-	"drawbridge/shared/terminal"
 )
 
 // CancelResult is the body of cancel (tools §8.17).
@@ -109,11 +108,11 @@ func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, 
 		res.Reason = "the task has already ended; its callback follows"
 		return nil
 	}
-	screens, err := d.Tmux.Capture(pctx, []terminal.Pane{s.pane})
+	screen, err := d.Tmux.CaptureOne(pctx, s.pane)
 	if err != nil {
 		return err
 	}
-	d.judge(pctx, s, screens)
+	d.judge(pctx, s, &screen)
 	switch {
 	case s.pane.InMode:
 		return notIdle(s.id(), "the pane is in copy mode")
