@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -237,6 +238,8 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 		return out(agent.Idle, NameTall, evidence(ruleFooter, at, l.draftEnd, "the draft is so tall that it hides the footer; there is no busy row above it"))
 	case ready < 0:
 		return no(evidence(ruleFooter, l.footerFrom, l.footerEnd, "no footer row names the model"))
+	case comp.Empty && r.missing(l) != "":
+		return no(evidence(ruleFooter, l.footerFrom, l.footerEnd, "the footer lacks %s, which stands below every empty composer", r.missing(l)))
 	case comp.Empty && r.room(l) < r.composer.headroom:
 		return no(evidence(ruleScreen, at, at, "only %d rows above the composer and below the footer: a busy row would have no room", r.room(l)))
 	}
@@ -249,6 +252,17 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 		return out(agent.Idle, NameDraft, ev...)
 	}
 	return no(evidence(ruleComposer, at, l.draftEnd, "neither a placeholder nor a draft"))
+}
+
+// missing names a footer row that always stands below an empty composer and is
+// not there.
+func (r *reader) missing(l layout) string {
+	for _, ft := range r.footer {
+		if ft.withEmpty && !slices.ContainsFunc(l.found, func(have footer) bool { return have.row.re == ft.row.re }) {
+			return ft.row.name
+		}
+	}
+	return ""
 }
 
 // height is the number of rows of the pane.

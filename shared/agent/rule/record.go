@@ -118,59 +118,94 @@ func (r *records) envelope(line []byte) (envelope, error) {
 	if len(line) > MaxLineBytes {
 		return env, fmt.Errorf("%w: over %d bytes", ErrLine, MaxLineBytes)
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(line))
-	tok, err := dec.ReadToken()
-	if err != nil || tok.Kind() != jsontext.KindBeginObject {
-		return env, lineError(err)
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 || line[0] != '{' || !jsontext.Value(line).IsValid() {
+		return env, ErrLine
 	}
-	for {
-		tok, err := dec.ReadToken()
-		if err != nil {
-			return env, lineError(err)
-		}
-		if tok.Kind() == jsontext.KindEndObject {
-			break
-		}
-		name := tok.String()
-		value, err := dec.ReadValue()
-		if err != nil {
-			return env, lineError(err)
-		}
+	eachMember(line, func(name, value []byte) {
+		text := value[0] == '"'
 		switch {
-		case name == r.at && value.Kind() == jsontext.KindString:
+		case text && string(name) == r.at:
 			if t, err := time.Parse(time.RFC3339, unquoted(value)); err == nil {
 				env.at = t.UTC()
 			}
-		case name == r.ordinal && value.Kind() == jsontext.KindNumber:
+		case !text && string(name) == r.ordinal:
 			if n, ok := strictjson.Number(value).Int64(); ok && n >= 0 {
 				env.ordinal = n
 			}
 		}
-		if r.outer[name] && value.Kind() == jsontext.KindString {
+		if text && r.outer[string(name)] {
 			if env.members == nil {
 				env.members = make(map[string]string, len(r.outer))
 			}
-			env.members[name] = unquoted(value)
+			env.members[string(name)] = unquoted(value)
 		}
-	}
-	if rest := bytes.TrimSpace(line[dec.InputOffset():]); len(rest) > 0 {
-		return env, fmt.Errorf("%w: more behind it", ErrLine)
-	}
+	})
 	return env, nil
 }
 
-func lineError(err error) error {
-	if err == nil {
-		return ErrLine
+// eachMember calls visit for every outermost member of a valid object whose name
+// is written without escapes.
+func eachMember(object []byte, visit func(name, value []byte)) {
+	for i := 1; i < len(object); {
+		if object[i] != '"' { // blanks, commas, the closing brace
+			i++
+			continue
+		}
+		end := stringEnd(object, i)
+		name := object[i+1 : end-1]
+		for i = end; object[i] != ':'; i++ {
+		}
+		for i++; object[i] <= ' '; i++ {
+		}
+		end = valueEnd(object, i)
+		visit(name, object[i:end])
+		i = end
 	}
-	var se *jsontext.SyntacticError
-	if errors.As(err, &se) { // without its text, which may quote the line
-		return fmt.Errorf("%w: at byte %d", ErrLine, se.ByteOffset)
-	}
-	return fmt.Errorf("%w: it ends too soon", ErrLine)
 }
 
-func unquoted(v jsontext.Value) string {
+// stringEnd is the offset behind the string that begins at i of a valid text.
+func stringEnd(b []byte, i int) int {
+	for i++; ; i++ {
+		i += bytes.IndexByte(b[i:], '"')
+		n := 0
+		for b[i-1-n] == '\\' {
+			n++
+		}
+		if n%2 == 0 {
+			return i + 1
+		}
+	}
+}
+
+// valueEnd is the offset behind the value that begins at i of a valid text.
+func valueEnd(b []byte, i int) int {
+	for depth := 0; ; {
+		switch b[i] {
+		case '"':
+			i = stringEnd(b, i)
+		case '{', '[':
+			depth++
+			i++
+			continue
+		case '}', ']':
+			depth--
+			i++
+		case ',', ':', ' ', '\t', '\n', '\r':
+			i++
+			continue
+		default: // a number or a word
+			for b[i] > ' ' && b[i] != ',' && b[i] != '}' && b[i] != ']' {
+				i++
+			}
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+}
+
+func unquoted(v []byte) string {
 	b, err := jsontext.AppendUnquote(nil, v)
 	if err != nil {
 		return ""

@@ -91,6 +91,8 @@ type footerJSON struct {
 	Row   rowJSON `json:"row"`
 	Means string  `json:"means"` // ready, hint, busy, starting, blocked
 	Held  string  `json:"held"`  // with blocked
+	// WithEmpty says that the row is always there below an empty composer.
+	WithEmpty bool `json:"with_empty"`
 }
 
 type busyJSON struct {

@@ -29,8 +29,8 @@ const (
 // Cell is one character position as it is drawn.
 type Cell struct {
 	Text  string // base character with its combining characters; "" in the second half of a wide one
-	Width int    // 2 for a wide character, 0 for its second half, else 1
 	Style Style
+	Width uint8 // 2 for a wide character, 0 for its second half, else 1
 }
 
 // Blank reports whether the cell shows no ink: its style may still be visible.
@@ -60,7 +60,7 @@ func Parse(text []byte, width, height int) *Screen {
 	if s.Height > 0 && s.Height < limit {
 		limit = s.Height
 	}
-	p := parser{src: string(text)}
+	p := parser{src: string(text), width: min(s.Width, MaxColumns)}
 	for {
 		row := p.row()
 		row.pane = s.Width
@@ -121,6 +121,7 @@ func (s *Screen) Text(from, to int) string {
 // parser walks a capture once.
 type parser struct {
 	src   string
+	width int // of the pane: how many cells a row is expected to have
 	pos   int
 	style Style
 	end   bool // the whole capture is read
@@ -171,7 +172,10 @@ func (p *parser) row() Row {
 			p.cut = true
 			continue
 		}
-		r.Cells = append(r.Cells, Cell{Text: text, Width: w, Style: p.style})
+		if r.Cells == nil {
+			r.Cells = make([]Cell, 0, p.width)
+		}
+		r.Cells = append(r.Cells, Cell{Text: text, Width: uint8(w), Style: p.style})
 		if w == 2 {
 			r.Cells = append(r.Cells, Cell{Style: p.style})
 		}

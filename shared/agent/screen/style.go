@@ -135,26 +135,47 @@ func (c Color) append(b []byte, code string) []byte {
 // maxParams bounds the numbers of one SGR sequence that are looked at.
 const maxParams = 64
 
-// apply obeys the parameters of one SGR sequence. Numbers are separated by ';';
-// ':' makes the parts of one number, as in 4:3 and 38:2::1:2:3.
-func (s *Style) apply(params string) {
-	groups := strings.SplitN(params, ";", maxParams+1)
-	if len(groups) > maxParams {
-		groups = groups[:maxParams]
+// params are the numbers of one SGR sequence. Those that stand alone are divided
+// by ';'; ':' makes the parts of one, as in 4:3 and 38:2::1:2:3.
+type params struct {
+	n     int
+	value [maxParams]int
+	part  [maxParams]bool // belongs to the number before it
+}
+
+func readParams(text string) (p params) {
+	n, part := 0, false
+	for i := 0; i <= len(text) && p.n < maxParams; i++ {
+		switch {
+		case i < len(text) && text[i] >= '0' && text[i] <= '9':
+			n = min(n*10+int(text[i]-'0'), 1<<16)
+		case i == len(text) || text[i] == ';' || text[i] == ':':
+			p.value[p.n], p.part[p.n] = n, part // an empty one is 0, as ECMA-48 has it
+			p.n++
+			n, part = 0, i < len(text) && text[i] == ':'
+		}
 	}
-	for i := 0; i < len(groups); i++ {
-		parts := strings.Split(groups[i], ":")
-		n := number(parts[0])
-		switch n {
+	return p
+}
+
+// apply obeys the parameters of one SGR sequence.
+func (s *Style) apply(text string) {
+	p := readParams(text)
+	for i := 0; i < p.n; {
+		end := i + 1 // of the parts
+		for end < p.n && p.part[end] {
+			end++
+		}
+		switch n := p.value[i]; n {
 		case 38, 48, 58:
 			var c Color
 			ok := false
-			if len(parts) > 1 {
-				c, ok = colonColor(parts[1:])
+			if end > i+1 {
+				c, ok = colonColor(p.value[i+1 : end])
 			} else {
 				var used int
-				c, used, ok = semicolonColor(groups[i+1:])
-				i += used
+				c, used, ok = semicolonColor(p.value[i+1 : p.n])
+				end += used
 			}
 			if ok && n == 38 {
 				s.FG = c
@@ -162,7 +183,7 @@ func (s *Style) apply(params string) {
 				s.BG = c
 			}
 		case 4:
-			if len(parts) > 1 && number(parts[1]) == 0 {
+			if end > i+1 && p.value[i+1] == 0 {
 				s.Attr &^= Underline
 			} else {
 				s.Attr |= Underline
@@ -170,6 +191,7 @@ func (s *Style) apply(params string) {
 		default:
 			s.one(n)
 		}
+		i = end
 	}
 }
 
@@ -229,53 +251,30 @@ func (s *Style) one(n int) {
 }
 
 // semicolonColor reads "5;n" or "2;r;g;b" behind a 38, 48 or 58 and says how
-// many groups it took.
-func semicolonColor(rest []string) (c Color, used int, ok bool) {
-	if len(rest) == 0 {
+// many numbers it took.
+func semicolonColor(rest []int) (c Color, used int, ok bool) {
+	switch {
+	case len(rest) == 0:
 		return 0, 0, false
-	}
-	switch number(rest[0]) {
-	case 5:
-		if len(rest) < 2 {
-			return 0, len(rest), false
-		}
-		return Palette(uint8(number(rest[1]))), 2, true
-	case 2:
-		if len(rest) < 4 {
-			return 0, len(rest), false
-		}
-		return RGB(uint8(number(rest[1])), uint8(number(rest[2])), uint8(number(rest[3]))), 4, true
+	case rest[0] == 5 && len(rest) >= 2:
+		return Palette(uint8(rest[1])), 2, true
+	case rest[0] == 2 && len(rest) >= 4:
+		return RGB(uint8(rest[1]), uint8(rest[2]), uint8(rest[3])), 4, true
+	case rest[0] == 5 || rest[0] == 2:
+		return 0, len(rest), false
 	}
 	return 0, 1, false
 }
 
 // colonColor reads 5:n, 2:r:g:b or 2:space:r:g:b.
-func colonColor(parts []string) (Color, bool) {
-	switch number(parts[0]) {
-	case 5:
-		if len(parts) >= 2 {
-			return Palette(uint8(number(parts[1]))), true
-		}
-	case 2:
-		if n := len(parts); n >= 4 {
-			at := 1
-			if n >= 5 {
-				at = 2 // colour space
-			}
-			return RGB(uint8(number(parts[at])), uint8(number(parts[at+1])), uint8(number(parts[at+2]))), true
-		}
+func colonColor(parts []int) (Color, bool) {
+	switch {
+	case parts[0] == 5 && len(parts) >= 2:
+		return Palette(uint8(parts[1])), true
+	case parts[0] == 2 && len(parts) >= 5: // with a colour space
+		return RGB(uint8(parts[2]), uint8(parts[3]), uint8(parts[4])), true
+	case parts[0] == 2 && len(parts) == 4:
+		return RGB(uint8(parts[1]), uint8(parts[2]), uint8(parts[3])), true
 	}
 	return 0, false
-}
-
-// number reads a parameter; an empty one is 0, as ECMA-48 has it.
-func number(s string) int {
-	n := 0
-	for i := 0; i < len(s) && s[i] >= '0' && s[i] <= '9'; i++ {
-		n = n*10 + int(s[i]-'0')
-		if n > 1<<16 {
-			return 1 << 16
-		}
-	}
-	return n
 }

@@ -11,8 +11,8 @@ import (
 // rule counts columns behind text.
 func Width(r rune) int {
 	switch {
-	case r < 0x300:
-		return 1
+	case r < 0x300 || r >= 0x2100 && r < 0x2300 || r >= 0x2400 && r < 0x25fd || r >= 0x27c0 && r < 0x2b1b:
+		return 1 // letters, arrows, boxes and blocks: most of a screen
 	case r == 0x200b || r == 0x200c || r == 0x200d || r == 0x2060 || r == 0xfeff:
 		return 0
 	case r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0100 && r <= 0xe01ef:
