@@ -1,0 +1,224 @@
+package handoff_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/handoff"
+	"drawbridge/shared/store"
+	"drawbridge/shared/testkit"
+)
+
+// watchUntil observes a Turn until its status is one of want.
+func (w *world) watchUntil(m *handoff.Monitor, turn string, want string) store.Turn {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := m.Observe(ctx, w.capture(m.Pane())); err != nil {
+			w.t.Fatal(err)
+		}
+		if t := w.turn(turn); t.Status == want {
+			return t
+		}
+		time.Sleep(50 * time.Millisecond) // the poll of a monitor
+	}
+	w.t.Fatalf("turn is %s, want %s", w.turn(turn).Status, want)
+	return store.Turn{}
+}
+
+// An approval is told once, the human's decision in the pane is noticed, and the
+// Turn goes on. Proves core 19.34's Turn side: the same prompt is told once.
+func TestMonitor_ApprovalSeenAndDecidedInThePane(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	r := p.mustSend("ask for it")
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	for range 5 {
+		if _, err := m.Observe(context.Background(), w.capture(m.Pane())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := w.callbacks(r.TurnID)
+	if len(rows) != 1 || rows[0].EventType != "question" || !rows[0].RequiresResponse || !strings.Contains(rows[0].Body, "touch /tmp/scripted") {
+		t.Fatalf("callbacks %+v", rows)
+	}
+	for _, row := range w.list().Terminals {
+		if row.ApprovalState.Blocked != true || row.ScreenState != "awaiting_approval" {
+			t.Errorf("row %+v", row)
+		}
+	}
+	if _, err := p.send("while it asks"); !fault.Is(err, fault.ApprovalPending) {
+		t.Errorf("send at an approval: %v", err)
+	}
+
+	w.tmuxDo("send-keys", "-t", p.tid, "y")
+	w.watchUntil(m, r.TurnID, store.TurnIdle)
+	rows = w.callbacks(r.TurnID)
+	if len(rows) != 2 || rows[1].EventType != "done" && rows[0].EventType != "done" {
+		t.Errorf("callbacks %+v", rows)
+	}
+}
+
+// A second monitor after a crash knows the open prompt and does not tell it again.
+func TestMonitor_ApprovalSurvivesRestart(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	r := p.mustSend("ask for it")
+	m, release := w.monitor(r.TurnID)
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	release()
+
+	again, release := w.monitor(r.TurnID)
+	defer release()
+	for range 3 {
+		if _, err := again.Observe(context.Background(), w.capture(again.Pane())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows := w.callbacks(r.TurnID); len(rows) != 1 {
+		t.Errorf("told %d times", len(rows))
+	}
+	w.tmuxDo("send-keys", "-t", p.tid, "Escape")
+	w.watchUntil(again, r.TurnID, store.TurnFailed)
+}
+
+// Proves core 19.29: a dead agent without a durable completion is stalled, and
+// 19.28: one stall, one notification.
+func TestMonitor_AgentDies(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	keeper := w.agent() // keeps the tmux server alive
+	r := p.mustSend("quit in the middle")
+	turn := w.follow(r.TurnID)
+	if turn.Status != store.TurnStalled || !strings.Contains(turn.StalledReason, "ended") {
+		t.Fatalf("turn is %s (%s)", turn.Status, turn.StalledReason)
+	}
+	rows := w.callbacks(r.TurnID)
+	if len(rows) != 1 || rows[0].EventType != "error" || rows[0].Lane != store.LaneNotification {
+		t.Errorf("callbacks %+v", rows)
+	}
+	found := false
+	for _, u := range w.list().Unavailable {
+		found = found || u.TurnID == r.TurnID
+	}
+	if !found {
+		t.Error("the Turn is not among those without a pane")
+	}
+	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID}); !fault.Is(err, fault.TerminalNotFound) && !fault.Is(err, fault.TerminalChanged) {
+		t.Errorf("renew: %v", err)
+	}
+	_ = keeper
+}
+
+// Proves core 19.27: hard wins over inactivity; renew restarts only inactivity.
+func TestMonitor_Lifetimes(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	gate := filepath.Join(w.dir, "gate")
+	tiny := 0.0005 // minutes
+	out, err := w.desk.Send(context.Background(), newCall(), handoff.SendInput{TerminalID: p.id, Request: "work hold:" + gate, AgentTimeoutMinutes: &tiny})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := out.Body.(handoff.SendResult)
+	m, release := w.monitor(r.TurnID)
+	turn := w.watchUntil(m, r.TurnID, store.TurnStalled)
+	release()
+	if !strings.Contains(turn.StalledReason, "nothing moved") {
+		t.Errorf("reason %q", turn.StalledReason)
+	}
+	longer := 5.0
+	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID, Minutes: &longer}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.turn(r.TurnID); got.HardDeadlineAt != turn.HardDeadlineAt {
+		t.Errorf("renew moved the hard deadline")
+	}
+	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID}); !fault.Is(err, fault.TurnStatusInvalid) {
+		t.Errorf("second renew: %v", err)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if turn := w.follow(r.TurnID); turn.Status != store.TurnIdle {
+		t.Errorf("turn is %s", turn.Status)
+	}
+
+	both := 0.0005
+	out, err = w.desk.Send(context.Background(), newCall(), handoff.SendInput{TerminalID: p.id, Request: "more hold:" + gate + "2", AgentTimeoutMinutes: &both, AgentHardTimeoutMinutes: &both})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = out.Body.(handoff.SendResult)
+	if turn := w.follow(r.TurnID); turn.Status != store.TurnStalled || !strings.Contains(turn.StalledReason, "hard lifetime") {
+		t.Errorf("turn is %s (%s)", turn.Status, turn.StalledReason)
+	}
+	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID}); err == nil {
+		t.Error("renew past the hard lifetime was allowed") // tools 11.31
+	}
+}
+
+// Proves tools 11.32: cancel sends one interrupt and leaves the pane alive.
+func TestCancel(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	r := p.mustSend("work hold:" + filepath.Join(w.dir, "never"))
+	out, err := w.desk.Cancel(context.Background(), handoff.Call{}, handoff.CancelInput{TurnID: r.TurnID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := out.Body.(handoff.CancelResult); !c.Requested || c.Keys != "Escape" {
+		t.Errorf("result %+v", c)
+	}
+	if turn := w.turn(r.TurnID); turn.Status != store.TurnCancelled {
+		t.Errorf("turn is %s", turn.Status)
+	}
+	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.screen(), "Conversation interrupted") }, "interrupt")
+	if _, err := w.desk.Cancel(context.Background(), handoff.Call{}, handoff.CancelInput{TurnID: r.TurnID}); !fault.Is(err, fault.TurnStatusInvalid) {
+		t.Errorf("second cancel: %v", err)
+	}
+	again := p.mustSend("still there")
+	w.follow(again.TurnID)
+}
+
+// Proves tools 11.33, 11.34 and core 19.14's visible side: close supersedes what
+// is not accepted, a stale message id changes nothing, the pane is free again.
+func TestClose(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	r := p.mustSend("ask for it")
+	m, release := w.monitor(r.TurnID)
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	release()
+	if _, err := w.desk.Close(context.Background(), handoff.Call{}, handoff.CloseInput{TurnID: r.TurnID, ExpectedMessageID: "msg-stale"}); err == nil {
+		t.Error("a stale message id closed the turn")
+	}
+	if turn := w.turn(r.TurnID); turn.Status != store.TurnWaitingForController {
+		t.Errorf("turn is %s", turn.Status)
+	}
+	before := p.screen()
+	out, err := w.desk.Close(context.Background(), handoff.Call{}, handoff.CloseInput{TurnID: r.TurnID, Reason: "not needed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := out.Body.(handoff.CloseResult); !c.Closed || !c.Resolved {
+		t.Errorf("result %+v", c)
+	}
+	if rows := w.callbacks(r.TurnID); len(rows) != 1 || rows[0].Status != store.CallbackSuperseded {
+		t.Errorf("callbacks %+v", rows)
+	}
+	if p.screen() != before {
+		t.Error("close changed the pane")
+	}
+	if _, fenced, err := w.store.Fence(context.Background(), w.turn(r.TurnID).TerminalKey); err != nil || fenced {
+		t.Errorf("fence left: %v %v", fenced, err)
+	}
+}
