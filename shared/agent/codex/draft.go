@@ -117,13 +117,9 @@ func (a *Adapter) Landed(c agent.Composer, p agent.Prepared) bool {
 	if c.Pasted > 0 && n > a.input.inline {
 		return c.Pasted == n
 	}
-	rows := strings.Split(c.Draft, "\n")
+	rows, text := strings.Split(visible(c.Draft), "\n"), strings.Split(visible(p.Typed), "\n")
 	for i := range rows {
-		rows[i] = visible(rows[i])
-	}
-	text := strings.Split(p.Typed, "\n")
-	for i := range text {
-		text[i] = visible(text[i])
+		rows[i] = strings.TrimRight(rows[i], " ")
 	}
 	if c.Scrolled {
 		if len(rows) < minScrolled {
@@ -137,10 +133,10 @@ func (a *Adapter) Landed(c agent.Composer, p agent.Prepared) bool {
 }
 
 // visible reduces a text to what a terminal shows of it: a tab or any other space
-// is one blank, characters without a width of their own are gone (tmux drops some
-// of them, keeps others), trailing blanks cannot be seen.
+// is one blank, and characters without a width of their own are gone (tmux drops
+// some of them and keeps others).
 func visible(s string) string {
-	out := strings.Map(func(r rune) rune {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\t' || unicode.Is(unicode.Zs, r):
 			return ' '
@@ -153,60 +149,85 @@ func visible(s string) string {
 		}
 		return r
 	}, s)
-	return strings.TrimRight(out, " ")
 }
 
 // shown reports whether the rows of a composer are exactly the lines of a text,
 // each line on one or more rows. Rows are broken at blanks, which may vanish, stay
-// or make rows of their own (versions differ), and within words.
+// or make rows of their own (versions differ), and within words. Blanks at the end
+// of a row cannot be seen.
 func shown(rows, lines []string) bool {
-	for i, rest := range lines {
-		for first := true; first || rest != ""; first = false {
-			if len(rows) == 0 {
-				return false
-			}
-			row := rows[0]
-			if !first {
-				if row == "" && !strings.HasPrefix(rest, "  ") {
-					return false
-				}
-				// Blanks at the break belong to either side, or to none.
-				row, rest = strings.TrimLeft(row, " "), strings.TrimLeft(rest, " ")
-			}
-			after, ok := strings.CutPrefix(rest, row)
-			if !ok {
-				return false
-			}
-			rows, rest = rows[1:], after
+	failed := map[[2]int]bool{} // by rows and lines left
+	var try func(rows, lines []string) bool
+	try = func(rows, lines []string) bool {
+		if len(lines) == 0 {
+			return len(rows) == 0
 		}
-		// Blanks at the end of a line may have rows of their own: take empty ones as
-		// long as more rows are left than lines follow.
-		for len(rows) > len(lines)-i-1 && len(rows) > 0 && rows[0] == "" && (i+1 == len(lines) || lines[i+1] != "") {
-			rows = rows[1:]
+		at := [2]int{len(rows), len(lines)}
+		if failed[at] {
+			return false
 		}
+		left, rest, ok := takeLine(rows, lines[0])
+		for ok {
+			if try(left, lines[1:]) {
+				return true
+			}
+			// Blanks at the end of a line may have rows of their own.
+			if rest == "" || len(left) == 0 || left[0] != "" {
+				break
+			}
+			left = left[1:]
+		}
+		failed[at] = true
+		return false
 	}
-	return len(rows) == 0
+	return try(rows, lines)
 }
 
-// shownEnd is shown for the last rows only; both lists come last first.
+// takeLine takes the rows of one line; rest is the blanks at its end.
+func takeLine(rows []string, line string) (left []string, rest string, ok bool) {
+	rest = line
+	for first := true; first || strings.Trim(rest, " ") != ""; first = false {
+		if len(rows) == 0 {
+			return nil, "", false
+		}
+		row := rows[0]
+		if row == "" && strings.Trim(rest, " ") != "" && !strings.HasPrefix(rest, "  ") {
+			return nil, "", false
+		}
+		if !first {
+			// Blanks at the break belong to either side, or to none.
+			row, rest = strings.TrimLeft(row, " "), strings.TrimLeft(rest, " ")
+		}
+		after, ok := strings.CutPrefix(rest, row)
+		if !ok {
+			return nil, "", false
+		}
+		rows, rest = rows[1:], after
+	}
+	return rows, rest, true
+}
+
+// shownEnd is shown for the last rows only; both lists come last first. The text
+// may go on above the rows.
 func shownEnd(rows, lines []string) bool {
 	for _, rest := range lines {
+		rest = strings.TrimRight(rest, " ")
 		for first := true; first || rest != ""; first = false {
 			if len(rows) == 0 {
 				return true
 			}
-			row := rows[0]
-			if !first {
-				rest = strings.TrimRight(rest, " ")
-			}
-			before, ok := strings.CutSuffix(rest, row)
-			if !ok {
+			before, ok := strings.CutSuffix(rest, rows[0])
+			if !ok && !first {
 				// A blank that was carried over the break stands at the row's beginning.
-				if before, ok = strings.CutSuffix(rest, strings.TrimLeft(row, " ")); !ok {
-					return false
-				}
+				before, ok = strings.CutSuffix(rest, strings.TrimLeft(rows[0], " "))
 			}
-			rows, rest = rows[1:], before
+			if !ok {
+				return false
+			}
+			rows, rest = rows[1:], strings.TrimRight(before, " ")
+			if before != "" && rest == "" && len(rows) > 0 {
+				return false // the line is indented and the row is not
+			}
 		}
 	}
 	return len(rows) == 0

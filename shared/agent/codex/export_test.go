@@ -25,3 +25,6 @@ var RolloutName = rolloutName
 func FindLock(table string, dev, ino uint64) int {
 	return findLock(table, agent.FileID{Dev: dev, Ino: ino})
 }
+
+// Visible is visible.
+var Visible = visible

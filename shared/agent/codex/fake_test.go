@@ -480,3 +480,17 @@ func (w *world) verdict(anchor agent.Anchor, p agent.Prepared, d time.Duration) 
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+func fileID(fi os.FileInfo) agent.FileID {
+	st := fi.Sys().(*syscall.Stat_t)
+	return agent.FileID{Dev: st.Dev, Ino: st.Ino}
+}
+
+// fuzzAdapter is shared by the fuzz targets.
+var fuzzAdapter = sync.OnceValue(func() *codex.Adapter {
+	set, err := rule.Load("")
+	if err != nil {
+		panic(err)
+	}
+	return codex.New(codex.Options{Rules: set})
+})()
