@@ -234,12 +234,8 @@ func (t *tx) releaseDead(id string) error {
 	if err != nil || b.ReleasedAt != 0 {
 		return err
 	}
-	turn, busy, err := first(t, scanTurn, turnBlocking, "session", b.SessionID)
-	if err != nil {
+	if err := t.notBusy(b.SessionID); err != nil {
 		return err
-	}
-	if busy {
-		return sessionBusy(turn)
 	}
 	return t.detach(b)
 }

@@ -142,6 +142,11 @@ func (t *tx) prepare(l *Lease, d NewDispatch) (sub Submission, err error) {
 		sub.Replayed = true
 		return sub, err
 	}
+	if d.TurnID == "" && d.Attach.SessionID != "" {
+		if err := t.notBusy(d.Attach.SessionID); err != nil {
+			return sub, err
+		}
+	}
 	owner, err := t.preflight(d)
 	if err != nil {
 		return sub, err
@@ -226,10 +231,7 @@ func (t *tx) newTurn(l *Lease, d *NewDispatch) (Turn, error) {
 	if err != nil {
 		return Turn{}, err
 	}
-	if turn, busy, err := first(t, scanTurn, turnBlocking, "session", sess.ID); err != nil || busy {
-		if err == nil {
-			err = sessionBusy(turn)
-		}
+	if err := t.notBusy(sess.ID); err != nil {
 		return Turn{}, err
 	}
 	inactivity := orDefault(d.InactivityMinutes, DefaultInactivityMinutes)
@@ -253,6 +255,15 @@ func (t *tx) newTurn(l *Lease, d *NewDispatch) (Turn, error) {
 	}
 	d.TurnID = next.ID
 	return next, nil
+}
+
+// notBusy refuses a Session with a blocking Turn.
+func (t *tx) notBusy(sessionID string) error {
+	turn, busy, err := first(t, scanTurn, turnBlocking, "session", sessionID)
+	if err == nil && busy {
+		err = sessionBusy(turn)
+	}
+	return err
 }
 
 // goOn is the form with a Turn: an answer, or the retry form of send. It gives

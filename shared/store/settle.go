@@ -8,6 +8,11 @@ import (
 	"drawbridge/shared/fault"
 )
 
+var bindingTurns = define(`
+SELECT count(*)
+FROM turns
+WHERE session_id = :session AND binding_id = :binding AND turn_id <> :turn`)
+
 // AcceptDispatch stores the proof that the agent took exactly this request, under
 // the terminal lease or the message's monitor lease. A provisional binding gets
 // its thread, once. The same proof again changes nothing.
@@ -223,7 +228,11 @@ func (t *tx) abortTurn(l *Lease, d Dispatch) error {
 		return err
 	}
 	b, err := t.binding(d.BindingID)
-	if err != nil || b.ReleasedAt != 0 || b.BoundAt != d.PreparedAt {
+	if err != nil || b.ReleasedAt != 0 {
+		return err
+	}
+	others, _, err := first(t, scanInt, bindingTurns, "session", b.SessionID, "binding", b.ID, "turn", turn.ID)
+	if err != nil || others > 0 {
 		return err // the binding is older than this attempt
 	}
 	return t.detach(b)
