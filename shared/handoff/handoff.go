@@ -14,6 +14,9 @@
 // proven is uncertain, and a person decides. The pane is held by the kernel's
 // lock and by a lease (hold); identity is read again before every key.
 //
+// Crash points besides those of the Store: terminal_recorded, text_pasted,
+// enter_pressed, interrupt_sent.
+//
 // # What is never done
 //
 // Nothing is typed for an observation. A draft in the composer that is not ours

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
@@ -119,6 +120,7 @@ func (x *submission) ready(ctx context.Context) error {
 	if err := x.hold.record("dispatch", x.id, store.DispatchPrepared); err != nil {
 		return fault.New(fault.InputNotStarted, "send to %s: %w", x.s.id(), err)
 	}
+	crashpoint.At("terminal_recorded")
 	if err := x.hold.prove(ctx, x.s); err != nil {
 		return err
 	}
@@ -155,6 +157,7 @@ func (x *submission) inject(ctx context.Context) error {
 			return err
 		}
 	}
+	crashpoint.At("text_pasted")
 	deadline := time.Now().Add(settleTimeout)
 	var since time.Time
 	for {
@@ -192,7 +195,11 @@ func (x *submission) enter(ctx context.Context) error {
 	if reading.State != agent.Idle || !x.s.adapter.Landed(reading.Composer, x.prep) {
 		return fmt.Errorf("the composer changed before Enter (screen: %s)", reading.Name)
 	}
-	return x.desk.Tmux.Press(ctx, x.s.pane, terminal.Enter)
+	if err := x.desk.Tmux.Press(ctx, x.s.pane, terminal.Enter); err != nil {
+		return err
+	}
+	crashpoint.At("enter_pressed")
+	return nil
 }
 
 // accept waits for the proof that the agent took the request.

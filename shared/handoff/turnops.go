@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 )
@@ -63,6 +64,7 @@ func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, err
 	if err := d.Tmux.Press(ctx, s.pane, key); err != nil {
 		return Outcome{}, err
 	}
+	crashpoint.At("interrupt_sent")
 	res.Requested, res.Keys = true, string(key)
 	turn, err = d.Store.CancelTurn(ctx, h.lease, store.TurnCancel{
 		TurnID: turn.ID, Detail: canonical(map[string]any{"keys": string(key), "denied_approval": res.DeniedApproval}),
