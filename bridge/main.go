@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 
+	"drawbridge/bridge/internal/hostbridge"
+	"drawbridge/bridge/internal/hostcli"
 	"drawbridge/shared/service"
 )
 
@@ -17,12 +19,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 // program is the command line; a new subcommand is one line of Commands.
-func program(_ io.Reader, stdout, stderr io.Writer) *service.Program {
+func program(stdin io.Reader, stdout, stderr io.Writer) *service.Program {
 	return &service.Program{
 		Name: "bridge", Short: "MCP server by which a controller Host drives coding agents in tmux",
 		Stdout: stdout, Stderr: stderr,
-		Commands: []*service.Command{
+		Commands: append(hostcli.Commands(stdout),
+			hostbridge.Command(stdin, stdout, stderr),
 			service.Version("bridge", stdout, nil),
-		},
+		),
 	}
 }

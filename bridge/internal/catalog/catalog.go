@@ -45,17 +45,22 @@ type Handoff interface {
 
 // Options of a Catalog. Handoff is required.
 type Options struct {
-	Handoff Handoff
+	// Handoff is asked for at every call: it may still be in the making when
+	// the first client looks at the tools.
+	Handoff func(context.Context) (Handoff, error)
 	Log     *slog.Logger
 	// Private values are exact texts that no result may hold: the controller
-	// session and the paths of the Store and of the callback executable.
+	// session, the directories of the Store.
 	Private []string
+	// Paths are withheld from texts that explain a failure, and left alone where
+	// an agent or a user may well have written them: the callback executable.
+	Paths []string
 }
 
 // Catalog holds the tools with their compiled schemas. It is immutable and
 // safe for concurrent use.
 type Catalog struct {
-	handoff Handoff
+	handoff func(context.Context) (Handoff, error)
 	log     *slog.Logger
 	scrub   scrubber
 	tools   map[string]*tool
@@ -81,7 +86,7 @@ func New(o Options) (*Catalog, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Catalog{handoff: o.Handoff, log: o.Log, scrub: newScrubber(o.Private), tools: map[string]*tool{}}
+	c := &Catalog{handoff: o.Handoff, log: o.Log, scrub: newScrubber(o.Private, o.Paths), tools: map[string]*tool{}}
 	for i := range tools {
 		t := &tools[i]
 		schema, published, err := loadSchema(t.name, t.form)
@@ -146,14 +151,28 @@ type Result struct {
 // Run executes the call. Failures are results too: a model must be able to
 // read them.
 func (r *Request) Run(ctx context.Context, call handoff.Call) Result {
-	out, err := r.tool.spec.run(ctx, r.catalog.handoff, call, r.args)
-	if err == nil {
-		var res Result
-		if res, err = r.catalog.render(out); err == nil {
-			return res
-		}
+	res, err := r.run(ctx, call)
+	if err != nil {
+		return r.catalog.refuse(r.tool.spec, err)
 	}
-	return r.catalog.refuse(r.tool.spec, err)
+	return res
+}
+
+func (r *Request) run(ctx context.Context, call handoff.Call) (Result, error) {
+	h, err := r.catalog.handoff(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	out, err := r.tool.spec.run(ctx, h, call, r.args)
+	if err != nil {
+		return Result{}, err
+	}
+	return r.catalog.render(out)
+}
+
+// Ready makes the option Handoff of one that is there.
+func Ready(h Handoff) func(context.Context) (Handoff, error) {
+	return func(context.Context) (Handoff, error) { return h, nil }
 }
 
 // decode fills v with arguments that the schema has already passed.

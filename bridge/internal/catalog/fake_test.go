@@ -81,7 +81,7 @@ func open(t tester, f *fake, private ...string) *catalog.Catalog {
 	if f.out.Body == nil {
 		f.out.Body = struct{}{}
 	}
-	c, err := catalog.New(catalog.Options{Handoff: f, Private: private})
+	c, err := catalog.New(catalog.Options{Handoff: catalog.Ready(f), Private: private})
 	if err != nil {
 		t.Fatal(err)
 	}

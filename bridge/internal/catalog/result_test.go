@@ -129,7 +129,7 @@ func TestCatalog_Run_UnknownError(t *testing.T) {
 	for tool, input := range map[string]string{"list": "none", "close": "none", "send": "possible", "cancel": "possible"} {
 		t.Run(tool, func(t *testing.T) {
 			var log bytes.Buffer
-			c, err := catalog.New(catalog.Options{Handoff: &fake{err: errors.New("secret detail")}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			c, err := catalog.New(catalog.Options{Handoff: catalog.Ready(&fake{err: errors.New("secret detail")}), Log: slog.New(slog.NewTextHandler(&log, nil))})
 			if err != nil {
 				t.Fatal(err)
 			}

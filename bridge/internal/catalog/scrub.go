@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 
@@ -65,15 +66,14 @@ var (
 // A scrubber is the one way out for results and errors.
 type scrubber struct {
 	private []string // longest first, so that a path goes before its parent
+	paths   []string
 }
 
-func newScrubber(private []string) scrubber {
-	var s scrubber
-	for _, p := range private {
-		if len(p) >= minPrivate {
-			s.private = append(s.private, p)
-		}
+func newScrubber(private, paths []string) scrubber {
+	long := func(list []string) []string {
+		return slices.DeleteFunc(slices.Clone(list), func(p string) bool { return len(p) < minPrivate })
 	}
+	s := scrubber{long(private), long(paths)}
 	sort.Slice(s.private, func(i, j int) bool { return len(s.private[i]) > len(s.private[j]) })
 	return s
 }
@@ -145,7 +145,7 @@ func (s scrubber) value(dec *jsontext.Decoder, enc *jsontext.Encoder, scan bool)
 
 // text gives what may be shown of one text.
 func (s scrubber) text(text string, scan bool) string {
-	if scan && embedsAuthority(text) {
+	if scan && (embedsAuthority(text) || slices.ContainsFunc(s.paths, func(p string) bool { return strings.Contains(text, p) })) {
 		return Withheld
 	}
 	for _, p := range s.private {

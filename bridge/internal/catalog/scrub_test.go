@@ -158,6 +158,20 @@ func TestScrub_Reasons(t *testing.T) {
 	}
 }
 
+// A path is withheld where it explains and left where an agent wrote it.
+func TestScrub_Paths(t *testing.T) {
+	const path = "/usr/local/bin/my-agent"
+	f := &fake{out: handoff.Outcome{Body: map[string]any{"excerpt": "$ " + path, "reason": "run " + path + ": denied"}}}
+	c, err := catalog.New(catalog.Options{Handoff: catalog.Ready(f), Paths: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"excerpt": "$ " + path, "reason": catalog.Withheld}
+	if diff := cmp.Diff(want, object(t, run(t, c, "status", valid["status"]))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // The private values of this process come out of no refusal either.
 func TestScrub_PrivateValuesInErrors(t *testing.T) {
 	const dir = "/home/u/.local/state/drawbridge/store"

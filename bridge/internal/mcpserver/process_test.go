@@ -25,7 +25,7 @@ func serveProcess() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	f := newFake()
-	tools, err := catalog.New(catalog.Options{Handoff: f})
+	tools, err := catalog.New(catalog.Options{Handoff: catalog.Ready(f)})
 	if err != nil {
 		os.Exit(9)
 	}

@@ -73,7 +73,7 @@ func connect(t *testing.T, change func(*mcpserver.Options)) *rig {
 		t.Fatal(err)
 	}
 	r.in, r.out, r.theirs = clientIn, clientOut, []*os.File{serverIn, serverOut}
-	tools, err := catalog.New(catalog.Options{Handoff: r.tools})
+	tools, err := catalog.New(catalog.Options{Handoff: catalog.Ready(r.tools)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -401,7 +401,7 @@ func TestServer_OfficialClient(t *testing.T) {
 // Readers that are no files work too, as in other programs' tests.
 func TestServer_PlainStreams(t *testing.T) {
 	var out sink
-	tools, err := catalog.New(catalog.Options{Handoff: newFake()})
+	tools, err := catalog.New(catalog.Options{Handoff: catalog.Ready(newFake())})
 	if err != nil {
 		t.Fatal(err)
 	}

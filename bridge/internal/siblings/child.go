@@ -31,14 +31,14 @@ type child struct {
 	how      string
 }
 
-// start runs the program. The pid is known to heard before the child can speak.
-func (s *Siblings) start(k *kept) (*child, error) {
+// spawn runs the program. The pid is known to heard before the child can speak.
+func (s *Siblings) spawn(k *kept) (*child, error) {
 	theirs, ours, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("open a lifeline: %w", err)
 	}
 	defer theirs.Close()
-	out, into, err := openOutput(k.Name, s.opts.Log)
+	out, into, err := openOutput(k.Name, s.opts.Output)
 	if err != nil {
 		ours.Close()
 		return nil, err

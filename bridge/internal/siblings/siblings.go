@@ -75,9 +75,8 @@ type Program struct {
 // Options of Siblings. Programs and Log are required.
 type Options struct {
 	Programs []Program
-	Log      *slog.Logger
-	Start    <-chan struct{}  // closed when the siblings may start; nil: at once
-	Deadline func() time.Time // end of the drain; nil or zero: Timing.Stop after the stop
+	Log      *slog.Logger // what happens to the siblings
+	Output   *slog.Logger // what they write; nil: Log
 	Timing   Timing
 	Now      func() time.Time
 }
@@ -86,6 +85,9 @@ type Options struct {
 type Siblings struct {
 	opts   Options
 	notify *notify // nil when there is no socket: a running sibling is up
+
+	start    <-chan struct{}  // nil: at once
+	deadline func() time.Time // nil: Timing.Stop after the stop
 
 	mu    sync.Mutex
 	kept  []*kept
@@ -110,6 +112,9 @@ func New(o Options) *Siblings {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Output == nil {
+		o.Output = o.Log
+	}
 	o.Timing = o.Timing.withDefaults()
 	s := &Siblings{opts: o, byPID: map[int]*kept{}}
 	for _, p := range o.Programs {
@@ -121,6 +126,13 @@ func New(o Options) *Siblings {
 	}
 	s.notify = n
 	return s
+}
+
+// Follow makes Run wait until start is closed, at most Timing.StartAnyway, and
+// stop by the deadline that is known then, unless it is zero. It is called before
+// Run, if at all.
+func (s *Siblings) Follow(start <-chan struct{}, deadline func() time.Time) {
+	s.start, s.deadline = start, deadline
 }
 
 // States gives the state of every sibling by name.
@@ -154,9 +166,9 @@ func (s *Siblings) Run(ctx context.Context) error {
 	}
 	anyway := time.NewTimer(s.opts.Timing.StartAnyway)
 	defer anyway.Stop()
-	if s.opts.Start != nil {
+	if s.start != nil {
 		select {
-		case <-s.opts.Start:
+		case <-s.start:
 		case <-anyway.C:
 		case <-ctx.Done():
 			return nil
@@ -173,7 +185,7 @@ func (s *Siblings) Run(ctx context.Context) error {
 // keep runs one sibling over and over.
 func (s *Siblings) keep(ctx context.Context, k *kept) {
 	for ctx.Err() == nil {
-		c, err := s.start(k)
+		c, err := s.spawn(k)
 		if err != nil {
 			s.opts.Log.Error("sibling cannot start", "sibling", k.Name, "err", err)
 		} else if !s.attend(ctx, k, c) {
@@ -202,8 +214,7 @@ func (s *Siblings) attend(ctx context.Context, k *kept, c *child) bool {
 		return true
 	}
 	c.cutLifeline()
-	deadline := s.deadline()
-	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), s.lastMoment())
 	defer cancel()
 	if how, ended = c.wait(last); !ended {
 		s.opts.Log.Info("sibling still drains and is left to its own deadline", "sibling", k.Name, "pid", c.pid)
@@ -213,9 +224,9 @@ func (s *Siblings) attend(ctx context.Context, k *kept, c *child) bool {
 	return false
 }
 
-func (s *Siblings) deadline() time.Time {
-	if s.opts.Deadline != nil {
-		if d := s.opts.Deadline(); !d.IsZero() {
+func (s *Siblings) lastMoment() time.Time {
+	if s.deadline != nil {
+		if d := s.deadline(); !d.IsZero() {
 			return d
 		}
 	}

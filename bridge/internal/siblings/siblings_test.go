@@ -250,8 +250,9 @@ func TestSiblings_Run_WaitsForStart(t *testing.T) {
 	start := make(chan struct{})
 	s := siblings.New(siblings.Options{
 		Programs: []siblings.Program{program("steady", marks)},
-		Log:      slog.New(slog.DiscardHandler), Start: start,
+		Log:      slog.New(slog.DiscardHandler),
 	})
+	s.Follow(start, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

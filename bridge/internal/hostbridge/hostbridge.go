@@ -1,0 +1,180 @@
+// Package hostbridge is the subcommand that a controller Host starts: it binds
+// one process to the Host's Profile and trusted session, opens the Store, serves
+// the tools over stdin and stdout, and keeps the siblings running.
+//
+// The order is that of core §16: freeze the Profile, look at the callback
+// executable, open the Store, forget the offers of this controller session, serve
+// MCP, and only then read the agents' rules and start the siblings. On the way
+// out the session drains first and the siblings are told last. It owns no state
+// of its own on disk.
+package hostbridge
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"slices"
+	"strings"
+
+	"drawbridge/bridge/internal/mcpserver"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/handoff"
+	"drawbridge/shared/process"
+	"drawbridge/shared/service"
+)
+
+// config is what host-bridge was told.
+type config struct {
+	service.Common
+	profile, host, hostVersion string
+	with                       string
+	sockets                    []string
+	untested                   string
+	approvalPolicy             string
+	codexControl               string
+	rulesDir                   string
+	inactivity                 float64 // minutes
+	hard                       float64
+	retention                  float64
+}
+
+// Command is bridge host-bridge. The three streams are those of the process.
+func Command(stdin io.Reader, stdout, stderr io.Writer) *service.Command {
+	var cfg config
+	return &service.Command{
+		Name:  "host-bridge",
+		Short: "Serve the tools to one Host over stdin and stdout",
+		Long: "host-bridge is started by a controller Host as its MCP server. It binds itself to the\n" +
+			"Host's trusted session, which the Profile says how to find, serves the nineteen tools,\n" +
+			"and keeps watchd and outboxd running beside it. It ends with its stdin, on SIGINT or\n" +
+			"SIGTERM, or when the Host is gone.",
+		Flags: cfg.register,
+		Run: func(ctx context.Context, _ []string) error {
+			owner := process.OpenOwner()
+			if err := cfg.check(); err != nil {
+				return err
+			}
+			return serve(ctx, cfg, owner, stdin, stdout, stderr)
+		},
+	}
+}
+
+func (c *config) register(fs *flag.FlagSet) {
+	c.Common.Register(fs, mcpserver.DefaultDrain)
+	fs.Var(argument{fs, &c.profile}, "profile", "Host Profile: `path` of a JSON file, or the id of a built-in one")
+	fs.Var(argument{fs, &c.host}, "host", "`id` of the Host")
+	fs.Var(argument{fs, &c.hostVersion}, "host-version", "exact `version` of the Host")
+	fs.StringVar(&c.with, "with", "", "also keep these `programs` running: stationd, brokerd")
+	fs.Func("tmux-socket", "search this tmux `socket`, a name or a path; repeatable (default \"default\")", func(s string) error {
+		if s == "" {
+			return errors.New("is empty")
+		}
+		c.sockets = append(c.sockets, s)
+		return nil
+	})
+	fs.StringVar(&c.untested, "untested-agents", string(handoff.UntestedSend), "what may be done with agent versions without recorded fixtures: observe, send or all")
+	fs.StringVar(&c.approvalPolicy, "approval-policy", "", "JSON `file` of commands that may be approved without asking")
+	fs.StringVar(&c.codexControl, "codex-control", "on", "ask the control socket of Codex's daemon: on or off")
+	fs.StringVar(&c.rulesDir, "rules-dir", "", "`directory` of rule files that add to the built-in ones or replace them")
+	fs.Float64Var(&c.inactivity, "inactivity-minutes", handoff.DefaultInactivity, "a Turn that is quiet for this long is stalled")
+	fs.Float64Var(&c.hard, "hard-minutes", handoff.DefaultHard, "longest life of a Turn or Watch")
+	fs.Float64Var(&c.retention, "retention-minutes", handoff.DefaultRetention, "an idle Turn is closed after this")
+}
+
+// check refuses what cannot work, before anything is opened.
+func (c *config) check() error {
+	if err := c.Common.Check(); err != nil {
+		return err
+	}
+	for _, need := range []struct{ flag, value string }{
+		{"profile", c.profile}, {"host", c.host}, {"host-version", c.hostVersion},
+	} {
+		if need.value == "" {
+			return fault.New(fault.Usage, "host-bridge: --%s is missing", need.flag)
+		}
+	}
+	if err := c.checkWith(); err != nil {
+		return err
+	}
+	if c.approvalPolicy != "" {
+		return fault.New(fault.NotAvailableYet, "host-bridge: --approval-policy: this release approves nothing by itself").
+			WithHint("start without --approval-policy; approvals are decided in the pane")
+	}
+	switch handoff.Untested(c.untested) {
+	case handoff.UntestedObserve, handoff.UntestedSend, handoff.UntestedAll:
+	default:
+		return fault.New(fault.Usage, "host-bridge: --untested-agents is %q, not observe, send or all", c.untested)
+	}
+	if c.codexControl != "on" && c.codexControl != "off" {
+		return fault.New(fault.Usage, "host-bridge: --codex-control is %q, not on or off", c.codexControl)
+	}
+	for _, m := range []struct {
+		flag  string
+		value float64
+	}{{"inactivity-minutes", c.inactivity}, {"hard-minutes", c.hard}, {"retention-minutes", c.retention}} {
+		if !(m.value > 0 && m.value <= maxMinutes) {
+			return fault.New(fault.Usage, "host-bridge: --%s is %v, not more than 0 and at most %d", m.flag, m.value, maxMinutes)
+		}
+	}
+	return nil
+}
+
+// maxMinutes is ten years.
+const maxMinutes = 10 * 366 * 24 * 60
+
+// checkWith knows the siblings of the design; those of --with are not built.
+func (c *config) checkWith() error {
+	if c.with == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(c.with, ",") {
+		switch strings.TrimSpace(name) {
+		case "stationd", "brokerd":
+			return fault.New(fault.NotBuiltYet, "host-bridge: --with %s: the program is part of the design and not in this release", name).
+				WithHint("start without --with")
+		default:
+			return fault.New(fault.Usage, "host-bridge: --with names %q, which is not stationd or brokerd", name)
+		}
+	}
+	return nil
+}
+
+// argument is a flag that decides whom the bridge trusts: it is taken from the
+// command line alone, never from the environment or a configuration file.
+type argument struct {
+	fs    *flag.FlagSet
+	value *string
+}
+
+func (a argument) String() string {
+	if a.value == nil {
+		return ""
+	}
+	return *a.value
+}
+
+// Set knows the command line by what is left of it: package service ends the
+// flags with "--", which is gone once all of them are taken.
+func (a argument) Set(s string) error {
+	if !slices.Contains(a.fs.Args(), "--") {
+		return errors.New("is taken from the command line only")
+	}
+	if *a.value != "" {
+		return errors.New("is given twice")
+	}
+	*a.value = s
+	return nil
+}
+
+// onOwnerGone makes the end of the Host a stop like any other.
+func onOwnerGone(run func(context.Context) error, said func()) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if errors.Is(err, process.ErrOwnerGone) {
+			said()
+			return nil
+		}
+		return err
+	}
+}
