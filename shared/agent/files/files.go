@@ -52,8 +52,7 @@ type Watcher struct {
 	events  backend         // nil: not running, or inotify is not to be had
 	watched map[string]bool // directories with a watch
 	subs    map[*Subscription]bool
-	deaf    bool // inotify failed as a whole: poll for everybody
-	stopped bool
+	deaf    bool          // inotify failed as a whole: poll for everybody
 	nudge   chan struct{} // something for Run to look at: lost events, a deaf subscription
 	lost    atomic.Bool   // the kernel or fsnotify dropped events
 }
@@ -158,7 +157,6 @@ func (w *Watcher) start() (<-chan fsnotify.Event, <-chan error) {
 func (w *Watcher) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stopped = true
 	if w.events != nil {
 		if err := w.events.Close(); err != nil {
 			w.log.Debug("close the watch of agent files", "err", err)
