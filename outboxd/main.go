@@ -22,7 +22,10 @@ func program(_ io.Reader, stdout, stderr io.Writer) *service.Program {
 		Name: "outboxd", Short: "delivers notifications to the Host's callback executable",
 		Stdout: stdout, Stderr: stderr,
 		Commands: []*service.Command{
-			service.Version("outboxd", stdout, nil),
+			serveCommand(stderr),
+			statusCommand(stdout),
+			abandonCommand(stdout),
+			service.Version("outboxd", stdout, versionFacts),
 		},
 	}
 }

@@ -42,7 +42,16 @@ const (
 	quiet       = time.Minute // between two log lines of the same trouble
 )
 
-// Options of a Courier. All but Log, Now, Poll and Ready are required.
+// A State is what a Courier does.
+type State string
+
+// The states.
+const (
+	Delivering State = "delivering" // the lease is held
+	Standby    State = "standby"    // another one holds it
+)
+
+// Options of a Courier. All but Log, Now, Poll and State are required.
 type Options struct {
 	Store    *store.Store
 	Keeper   *store.Keeper
@@ -53,7 +62,7 @@ type Options struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 	Poll  time.Duration // default Poll
-	Ready func()        // called once, when the lease is held or stood by for
+	State func(State)   // told when it changes; both states are healthy
 }
 
 // A Courier delivers the callbacks of one route family.
@@ -65,7 +74,6 @@ type Courier struct {
 	ended   chan struct{} // an attempt came to its end
 	running int           // of Run's own goroutine
 	attempt sync.WaitGroup
-	ready   sync.Once
 	passed  func()               // tests wait for passes here; nil in programs
 	trouble map[string]time.Time // last log line of each
 }
@@ -81,8 +89,8 @@ func New(opt Options) *Courier {
 	if opt.Poll <= 0 {
 		opt.Poll = Poll
 	}
-	if opt.Ready == nil {
-		opt.Ready = func() {}
+	if opt.State == nil {
+		opt.State = func(State) {}
 	}
 	route := opt.Captured.Route
 	return &Courier{
@@ -135,16 +143,16 @@ func (c *Courier) standBy(ctx context.Context, w waker) *store.Lease {
 		switch {
 		case err == nil:
 			c.opt.Log.Info("delivering", "epoch", lease.Epoch)
-			c.ready.Do(c.opt.Ready)
+			c.opt.State(Delivering)
 			return lease
 		case ctx.Err() != nil:
 			return nil
 		case fault.Is(err, fault.LeaseHeld):
 			if !said {
 				c.opt.Log.Info("standing by: another outboxd delivers for this Profile and session")
+				c.opt.State(Standby)
 				said = true
 			}
-			c.ready.Do(c.opt.Ready)
 		default:
 			c.complain("take lease", err)
 		}

@@ -90,6 +90,7 @@ type courier struct {
 	passes atomic.Int64
 	cancel context.CancelFunc
 	done   chan error
+	once   sync.Once
 	stop   sync.Once
 }
 
@@ -102,7 +103,7 @@ func (w *world) start(h *fakehost.Host, session string, environ ...string) *cour
 	captured := h.Capture(session)
 	d := deliver.New(deliver.Options{
 		Store: s, Keeper: keeper, Doorbell: bell, Captured: captured, Environ: fakehost.Environ(session, environ...), Log: log,
-		Now: w.clock.Now, Poll: poll, Ready: func() { close(c.ready) },
+		Now: w.clock.Now, Poll: poll, State: func(deliver.State) { c.once.Do(func() { close(c.ready) }) },
 	})
 	d.OnPass(func() { c.passes.Add(1) })
 	ctx, cancel := context.WithCancel(context.Background())
