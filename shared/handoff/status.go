@@ -29,7 +29,8 @@ type TurnStatus struct {
 	Events      []EventView    `json:"recent_events"`
 	Terminal    TerminalStatus `json:"terminal_status"`
 	Screen      *ScreenView    `json:"terminal_screen,omitempty"`
-	Callback    []CallbackView `json:"callbacks"`
+	Callback    *CallbackView  `json:"callback,omitempty"` // the latest
+	Callbacks   []CallbackView `json:"callbacks"`          // all, oldest first
 	Trace       *Trace         `json:"trace,omitempty"`
 	Actions     Actions        `json:"available_actions"`
 }
@@ -124,7 +125,7 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	}
 	res := TurnStatus{
 		SessionID: t.SessionID, TurnID: t.ID, Budget: budget(t), Confidence: "exact", Limitations: []string{},
-		Events: []EventView{}, Callback: []CallbackView{},
+		Events: []EventView{}, Callbacks: []CallbackView{},
 		Summary: StatusSummary{
 			Status: t.Status, Agent: t.Agent, Request: clip(oneLine(t.RequestText, ""), maxSummary), Reason: blockReason(t),
 			StartedAt: stamp(t.StartedAt), LastActivity: stamp(t.LastActivityAt),
@@ -178,7 +179,8 @@ func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace
 		if c.Status == store.CallbackRetryWait {
 			v.NextAt = stamp(c.NextAttemptAt)
 		}
-		res.Callback = append(res.Callback, v)
+		res.Callbacks = append(res.Callbacks, v)
+		res.Callback = &v
 	}
 	if !trace {
 		return nil
