@@ -250,7 +250,7 @@ func TestRead_TornComposer(t *testing.T) {
 func TestRead_ForeignRows(t *testing.T) {
 	set := load(t)
 	for _, v := range versions {
-		for _, foreign := range []string{"  press x to continue", "something", "› 1. choose", "• Working"} {
+		for _, foreign := range []string{"  press x to continue", "  \x1b[38;5;75mpress x\x1b[0m to continue", "something", "› 1. choose", "• Working"} {
 			page := unfold(capture(t, screens, "idle-empty."+v))
 			at := page.find("›")
 			foot := page.find("gpt-5-codex default ·")

@@ -80,6 +80,7 @@ type (
 		row         row
 		means, held string
 		withEmpty   bool
+		wraps       bool
 	}
 	busy struct {
 		window         int
@@ -163,7 +164,7 @@ func (c *compiler) file(name string, d *document) *File {
 	ready := 0
 	for i, ft := range d.Footer {
 		at := fmt.Sprintf("/footer/%d", i)
-		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty})
+		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps})
 		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansBusy, meansStarting, meansBlocked)
 		if (ft.Means == meansBlocked) != (ft.Held != "") {
 			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)

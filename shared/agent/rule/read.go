@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/screen"
@@ -146,7 +147,7 @@ func (r *reader) layout(at int, m marker) layout {
 		for i := first; i <= last; i++ {
 			known := false
 			for _, ft := range r.footer {
-				if ft.row.matches(r.s.Rows[i]) {
+				if ft.row.matches(r.s.Rows[i]) && (!ft.wraps || r.wrapped(i, l.found)) {
 					l.found = append(l.found, ft)
 					known = true
 					break
@@ -170,6 +171,17 @@ func (r *reader) layout(at int, m marker) layout {
 	}
 	l.draftEnd = max(end, at)
 	return l
+}
+
+// wrapped reports whether row i can be the rest of the ready row above it, of
+// which found holds the rows so far.
+func (r *reader) wrapped(i int, found []footer) bool {
+	if len(found) == 0 {
+		return false
+	}
+	above := found[len(found)-1]
+	word, _, _ := strings.Cut(strings.TrimLeft(r.s.Rows[i].Text(), " "), " ")
+	return r.s.Width > 0 && (above.means == meansReady || above.wraps) && r.s.Rows[i-1].Width()+1+utf8.RuneCountInString(word) > r.s.Width
 }
 
 // withComposer judges a screen whose bottom-most region is a composer.

@@ -93,6 +93,10 @@ type footerJSON struct {
 	Held  string  `json:"held"`  // with blocked
 	// WithEmpty says that the row is always there below an empty composer.
 	WithEmpty bool `json:"with_empty"`
+	// Wraps says that the row is the rest of a ready row that the pane is too
+	// narrow for: it counts only directly below one, and only if its first word
+	// would not have fitted there.
+	Wraps bool `json:"wraps"`
 }
 
 type busyJSON struct {
