@@ -286,7 +286,9 @@ type Adapter interface {
 
 	// Accept looks once for the acceptance of p after anchor. In daemon mode a
 	// single match is only decided some time after it was first seen (a second
-	// pane may accept the same text); until then the verdict is Pending.
+	// pane may accept the same text); until then the verdict is Pending, and the
+	// acceptance names the match that was seen (AcceptanceID is not empty). An
+	// error decides nothing; Uncertain comes without one.
 	Accept(ctx context.Context, anchor Anchor, p Prepared) (Acceptance, Verdict, error)
 
 	// Progress reads the task from checkpoint (zero: from task.Start).

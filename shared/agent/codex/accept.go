@@ -90,44 +90,45 @@ type match struct {
 
 // Accept looks once for the acceptance of p (codex §4, dryrun §1.4 steps 5, 6).
 func (a *Adapter) Accept(ctx context.Context, anchor agent.Anchor, p agent.Prepared) (agent.Acceptance, agent.Verdict, error) {
+	none := agent.Acceptance{}
 	if anchor.Version != anchorVersion {
-		return agent.Acceptance{}, agent.Uncertain, fmt.Errorf("look for an acceptance: anchor of version %d", anchor.Version)
+		return none, agent.Pending, fmt.Errorf("look for an acceptance: anchor of version %d", anchor.Version)
 	}
 	f, err := a.file(anchor.Process.Version)
 	if err != nil {
-		return agent.Acceptance{}, agent.Uncertain, err
+		return none, agent.Pending, err
 	}
 	found, whole, err := a.search(ctx, f, anchor, p)
 	switch {
-	case ctx.Err() != nil:
-		return agent.Acceptance{}, agent.Pending, ctx.Err()
 	case errors.Is(err, errMoved) || errors.Is(err, errCorrupt) || errors.Is(err, errTooLong):
-		return agent.Acceptance{}, agent.Uncertain, fmt.Errorf("look for an acceptance: %w", err)
+		a.log.Warn("the search for an acceptance ended", "err", err)
+		return none, agent.Uncertain, nil
 	case err != nil: // for example out of descriptors: nothing is decided by that
-		return agent.Acceptance{}, agent.Pending, fault.New(fault.ObservationUnavail, "look for an acceptance: %w", err)
+		return none, agent.Pending, fault.New(fault.ObservationUnavail, "look for an acceptance: %w", err)
 	case len(found) == 0 && !whole:
-		return agent.Acceptance{}, agent.Uncertain, fmt.Errorf("look for an acceptance: over %d bytes after the anchor", AcceptanceLimit)
+		a.log.Warn("the search for an acceptance ended", "limit", AcceptanceLimit)
+		return none, agent.Uncertain, nil
 	case len(found) == 0:
-		return agent.Acceptance{}, agent.Pending, nil
+		return none, agent.Pending, nil
 	}
 	m, verdict := a.decide(ctx, anchor, found)
-	if verdict != agent.Accepted && verdict != agent.Shared {
-		return agent.Acceptance{}, verdict, nil
+	if verdict == agent.Uncertain {
+		return none, verdict, nil
 	}
 	acc, err := acceptance(anchor, p, m)
 	if err != nil {
-		return agent.Acceptance{}, agent.Pending, err
+		return none, agent.Pending, err
 	}
 	return acc, verdict, nil
 }
 
-// decide judges the matches.
+// decide judges the matches. With Pending the match is the newest one.
 func (a *Adapter) decide(ctx context.Context, anchor agent.Anchor, found []match) (match, agent.Verdict) {
-	newest := slices.MaxFunc(found, func(x, y match) int { return x.rec.At.Compare(y.rec.At) }).rec.At
-	age := a.now().Sub(newest)
+	newest := slices.MaxFunc(found, func(x, y match) int { return x.rec.At.Compare(y.rec.At) })
+	age := a.now().Sub(newest.rec.At)
 	daemon := anchor.Process.Mode == agent.Daemon
 	if daemon && age > -SecondMatchWait && age < SecondMatchWait {
-		return match{}, agent.Pending // another pane may take the same text in this moment
+		return newest, agent.Pending // another pane may take the same text in this moment
 	}
 	own, err := map[string]owner{}, error(nil)
 	if daemon {
@@ -154,7 +155,7 @@ func (a *Adapter) decide(ctx context.Context, anchor agent.Anchor, found []match
 		}
 		return m, agent.Accepted
 	case err != nil && !errors.Is(err, errNoControl) && age < mapPatience && age >= 0:
-		return match{}, agent.Pending // the daemon may answer the next time
+		return newest, agent.Pending // the daemon may answer the next time
 	}
 	ours := slices.DeleteFunc(slices.Clone(found), func(m match) bool { return own[m.rec.Thread] != mine })
 	if len(ours) == 1 && ours[0].begun.Path != "" {

@@ -38,8 +38,8 @@ func TestAccept_InProcess(t *testing.T) {
 	if anchor.ThreadID != th.id || len(anchor.Files) != 1 || anchor.Files[0].Ordinal != int64(th.ordinal-1) {
 		t.Fatalf("anchor %+v", anchor)
 	}
-	if _, v := p.verdict(anchor, pre, 0); v != agent.Pending {
-		t.Fatalf("before anything: %s", v)
+	if acc, v := p.verdict(anchor, pre, 0); v != agent.Pending || acc.AcceptanceID != "" {
+		t.Fatalf("before anything: %s %+v", v, acc)
 	}
 	turn := th.started()
 	if _, v := p.verdict(anchor, pre, 0); v != agent.Pending {
@@ -293,8 +293,8 @@ func TestAccept_Daemon(t *testing.T) {
 		}
 		w.begin(w.threads[0], "do it")
 		begin := time.Now()
-		if _, v := w.verdict(anchor, w.prepare("do it"), 0); v != agent.Pending {
-			t.Errorf("at once: %s, want pending (a second pane may take the same text)", v)
+		if acc, v := w.verdict(anchor, w.prepare("do it"), 0); v != agent.Pending || acc.AcceptanceID == "" {
+			t.Errorf("at once: %s %+v, want pending with the match (a second pane may take the same text)", v, acc)
 		}
 		acc, v := w.verdict(anchor, w.prepare("do it"), wait)
 		if v != agent.Accepted || acc.NativeThreadID != w.threads[0].id {

@@ -26,8 +26,12 @@ const (
 	locksDir      = "thread-writer-locks"
 )
 
-// errNoDaemon means that the home has no living daemon.
-var errNoDaemon = errors.New("no living daemon")
+var (
+	// errNoDaemon means that the home has no living daemon.
+	errNoDaemon = errors.New("no living daemon")
+	// errNotFile means that a path names no ordinary file.
+	errNotFile = errors.New("not an ordinary file")
+)
 
 // daemonRecord is what daemon.pid says of the process.
 type daemonRecord struct {
@@ -146,7 +150,7 @@ func openFile(path string) (*os.File, error) {
 	}
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not an ordinary file", filepath.Base(path))
+		err = fmt.Errorf("%s: %w", filepath.Base(path), errNotFile)
 	}
 	if err != nil {
 		f.Close()

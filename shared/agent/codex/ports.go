@@ -31,7 +31,7 @@ const (
 // who listens there (dryrun §1.2). The daemon's own process is checked to be the
 // one that serves the socket.
 func (a *Adapter) owners(ctx context.Context, proc agent.Process, threads []string, timeout time.Duration) (map[string]owner, error) {
-	if !a.control || proc.Mode != agent.Daemon || proc.Daemon == nil || !proc.Daemon.Alive() {
+	if !a.control || proc.Mode != agent.Daemon || proc.Daemon == nil || !proc.Daemon.Alive() || !proc.Inc.Alive() {
 		return nil, errNoControl
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

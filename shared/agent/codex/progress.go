@@ -47,8 +47,11 @@ func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agen
 // read follows the records of the task once.
 func (a *Adapter) read(ctx context.Context, f *rule.File, task agent.Task, from agent.Position) (agent.Progress, error) {
 	r, err := openAt(from)
-	if err != nil {
+	if errors.Is(err, errMoved) {
 		return broken(task, from, err), nil
+	}
+	if err != nil {
+		return agent.Progress{}, fault.New(fault.ObservationUnavail, "follow a turn: %w", err)
 	}
 	defer r.Close()
 	p := agent.Progress{State: agent.Open}

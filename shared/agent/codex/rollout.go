@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/rule"
 )
@@ -52,8 +54,13 @@ func openRollout(path string) (*rollout, error) {
 // file and that the position still stands behind a newline of it.
 func openAt(p agent.Position) (*rollout, error) {
 	r, err := openRollout(p.Path)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errMoved, err)
+	for _, no := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, errNotFile} {
+		if errors.Is(err, no) {
+			return nil, fmt.Errorf("%w: %w", errMoved, err)
+		}
+	}
+	if err != nil { // no descriptor left, no permission: says nothing of the file
+		return nil, err
 	}
 	if r.id != p.File || r.size < p.Offset || p.Offset < 0 {
 		r.Close()
