@@ -45,9 +45,7 @@ func TestCallback_OutboxdCrashes(t *testing.T) {
 			w := newWorld(t, withCrash("outboxd", tc.point))
 			pane := w.codex("0.171.0")
 			sent := w.send(pane, "SCN=SAY:crash")
-			w.eventually("the callback is "+tc.status, func() bool {
-				return object(w.call("status", args{"turn_id": sent["turn_id"]})["callback"])["status"] == tc.status
-			})
+			w.awaitCallback(sent["turn_id"], tc.status)
 			if got := len(w.start().attempts()); got != tc.attempts {
 				t.Errorf("the callback executable was started %d times, want %d", got, tc.attempts)
 			}

@@ -31,9 +31,7 @@ func TestSend_Done(t *testing.T) {
 	if message.Session != "session-one" {
 		t.Errorf("the callback is for session %q", message.Session)
 	}
-	w.eventually("the callback is settled", func() bool {
-		return object(w.call("status", args{"turn_id": turn})["callback"])["status"] == "accepted"
-	})
+	w.awaitCallback(turn, "accepted")
 	if got := w.rig.Server.Turns(request); got != 1 {
 		t.Errorf("the request reached the model %d times, want once", got)
 	}

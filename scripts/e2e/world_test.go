@@ -194,6 +194,23 @@ func (w *world) send(p *rig.Pane, request string) args {
 	return sent
 }
 
+// awaitCallback polls status until the Turn's lifecycle callback has the state,
+// and gives it.
+func (w *world) awaitCallback(turn any, state string) args {
+	w.t.Helper()
+	var found args
+	w.eventually(fmt.Sprintf("a callback of %v is %s", turn, state), func() bool {
+		for _, c := range objects(w.call("status", args{"turn_id": turn})["callbacks"]) {
+			if c["lane"] == "turn_lifecycle" && c["status"] == state {
+				found = c
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
 // eventually polls until ok holds.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
@@ -348,8 +365,6 @@ func (h *host) script(next ...inbox.Verdict) {
 }
 
 func text(v any) string { s, _ := v.(string); return s }
-
-func object(v any) args { m, _ := v.(args); return m }
 
 func objects(v any) []args {
 	list, _ := v.([]any)

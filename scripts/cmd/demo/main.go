@@ -148,13 +148,15 @@ func show(tb rig.TB, say func(string, ...any), bin, version string, daemon bool)
 func accepted(tb rig.TB, call func(string, map[string]any) map[string]any, turn string) string {
 	deadline := time.Now().Add(wait)
 	for {
-		callback, _ := call("status", map[string]any{"turn_id": turn})["callback"].(map[string]any)
-		status := text(callback["status"])
-		if status == "accepted" || time.Now().After(deadline) {
-			if status != "accepted" {
-				tb.Fatalf("the callback is %q, not accepted", status)
-			}
-			return status
+		state := ""
+		for _, c := range objects(call("status", map[string]any{"turn_id": turn})["callbacks"]) {
+			state = text(c["status"])
+		}
+		if state == "accepted" {
+			return state
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("the callback is %q, not accepted", state)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
