@@ -16,8 +16,8 @@ const maxOptions = 50
 
 // dialog looks for a dialog in the composer's place: its footer is the last row
 // with ink, its title stands above it at the top of the screen or below a blank
-// row, no composer stands at or below the title, and every further proof of the
-// rule holds. The first rule that holds decides.
+// row, neither a composer nor another title stands below it, and every further
+// proof of the rule holds. The first rule that holds decides.
 func (r *reader) dialog() (agent.Reading, bool) {
 	last := r.s.Last(len(r.s.Rows) - 1)
 	for i := range r.dialogs {
@@ -77,6 +77,13 @@ func (r *reader) try(d *dialog, last int) (agent.Reading, bool) {
 	for i := title; i <= last; i++ {
 		if _, ok := r.composer.marker(r.s.Rows[i]); ok {
 			return no(i, i, "a composer stands below the title")
+		}
+	}
+	for i := title + 1; i <= bodyEnd; i++ {
+		for k := range r.dialogs { // the rows between belong to a dialog further down
+			if o := &r.dialogs[k]; o.title != nil && o.title.matches(r.s.Rows[i]) {
+				return no(i, i, "the title of %s stands below this one's", o.name)
+			}
 		}
 	}
 	for _, want := range d.body {
