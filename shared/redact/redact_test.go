@@ -1,0 +1,386 @@
+package redact_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"drawbridge/shared/redact"
+	"drawbridge/shared/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Leak(m) }
+
+// Made-up values; the prefixes are joined at run time so that scanners of
+// repositories do not take them for real.
+var (
+	skKey   = "sk-" + "abcdEFGH0123456789_-zz"
+	ghKey   = "gh" + "p_0123456789abcdefghijABCDEFGHIJ012345"
+	awsKey  = "AKIA" + "ABCDEFGHIJKLMNOP"
+	npmKey  = "npm" + "_0123456789abcdefghijklmnopqrstuvwxyz"
+	jwt     = "eyJ" + "hbGciOiJIUzI1NiJ9." + "eyJ" + "zdWIiOiIxMjM0In0.c2lnbmF0dXJlLXBhcnQ"
+	pemKey  = "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA75\nabc+/def==\n-----END RSA PRIVATE KEY-----"
+	pemOpen = "-----BEGIN " + "OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nmore"
+	known   = `Tr0ub4dor&3<"/x`
+)
+
+// cases are texts and what becomes of them; "" means unchanged.
+var cases = []struct{ name, in, want string }{
+	// Patterns.
+	{"sk", "key " + skKey + " end", "key [redacted] end"},
+	{"sk-ant", "x sk-" + "ant-api03-AAAAAAAAAAAAAAAA\n", "x [redacted]\n"},
+	{"github", ghKey, "[redacted]"},
+	{"github fine-grained", "github" + "_pat_11ABCDEFG0abcdefghijkl_xyz", "[redacted]"},
+	{"gitlab", "(glpat" + "-abcdefghij0123456789)", "([redacted])"},
+	{"slack", "xox" + "b-1234567890-abcdef,", "[redacted],"},
+	{"aws", "id=" + awsKey + ";", "id=[redacted];"},
+	{"aws, too long to be one", "AKIAABCDEFGHIJKLMNOPQ", ""},
+	{"google", "AIza" + "SyA0123456789abcdefghijklmnopqrstuv", "[redacted]"},
+	{"npm", "//registry/:_x " + npmKey, "//registry/:_x [redacted]"},
+	{"hugging face", "hf" + "_abcdefghijklmnopqrstuvwxyzABCDEF", "[redacted]"},
+	{"databricks", "dbt" + "_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ", "[redacted]"},
+	{"jwt", "a " + jwt + " b", "a [redacted] b"},
+	{"behind a newline escape", `"line\n` + skKey + `"`, `"line\n[redacted]"`},
+	{"behind a double escape", `"line\\n` + skKey + `\\n"`, `"line\\n[redacted]\\n"`},
+	{"behind a unicode escape", `\u0022` + skKey, `\u0022[redacted]`},
+	{"behind a URL escape", "x%22" + skKey + "%22", "x%22[redacted]%22"},
+	{"inside a word", "task-management-system-and-more", ""},
+	{"behind an underscore", "my_" + skKey, "my_[redacted]"},
+	{"bearer", "sent Bearer abcdefghijklmnop0123 ok", "sent Bearer [redacted] ok"},
+	{"bearer in quotes", `auth: bearer "abcdefghijklmnop0123" x`, `auth: bearer "[redacted] x`},
+	{"bearer with colon", "bearer:abcdefghijklmnop0123", "bearer:[redacted]"},
+	{"bearer with equals", "bearer=abcdefghijklmnop0123", "bearer=[redacted]"},
+	{"bearer, short", "the bearer of this letter", ""},
+	{"basic", "Basic dXNlcjpwYXNzd29yZA== x", "Basic [redacted] x"},
+	{"basic, prose", "Basic internationalization. Basic Authentication-related", ""},
+
+	// Headers.
+	{"authorization", "Authorization: Digest username=x, nonce=\"y\"\nHost: h\n", "Authorization: [redacted]\nHost: h\n"},
+	{"authorization in the middle", "curl -H 'Authorization: Bearer abc' https://x", "curl -H 'Authorization: [redacted]"},
+	{"authorization folded", "Authorization:\n Bearer abc\n\tdef\nHost: h", "Authorization:\n [redacted]\n\t[redacted]\nHost: h"},
+	{"cookie", "> Cookie: a=b; c=d\r\n> Accept: x\r\n", "> Cookie: [redacted]\r\n> Accept: x\r\n"},
+	{"set-cookie", "set-cookie: sid=1; Path=/", "set-cookie: [redacted]"},
+	{"x-api-key", "X-Api-Key: abc def\nX: y", "X-Api-Key: [redacted]\nX: y"},
+	{"yaml", "  - password: hunter2\n    user: joe", "  - password: [redacted]\n    user: joe"},
+	{"nothing behind the name", "password:\nnext", ""},
+	{"name in the middle of a line", "login failed, token: abc123def, retry", "login failed, token: [redacted] retry"},
+	{"name in the middle, prose", "got token: expired, try again", ""},
+
+	// Settings, flags.
+	{"setting", "PASSWORD=hunter2 next", "PASSWORD=[redacted] next"},
+	{"setting with a prefix", "MY_APP_API_KEY=abc next", "MY_APP_API_KEY=[redacted] next"},
+	{"setting in quotes", `DB_PASSWORD="a b c" next`, `DB_PASSWORD="[redacted]" next`},
+	{"setting, half in quotes", `DB_PASSWORD="a b"cd next`, `DB_PASSWORD=[redacted] next`},
+	{"setting with a quote inside", `token=abc"def next`, `token=[redacted] next`},
+	{"setting with an escape inside", `token=abc\"def\n next`, `token=[redacted] next`},
+	{"setting, quote not closed", "secret='a b c\nnext", "secret='[redacted]\nnext"},
+	{"setting, escaped equals", "x?y=1&access_token%3Dabc&z=1", "x?y=1&access_token%3D[redacted]&z=1"},
+	{"setting without a value", "token= next", ""},
+	{"other names", "tokens=3 secrets=4 monkey=5 key=6 author=7", ""},
+	{"flag", "run --token abc --verbose", "run --token [redacted] --verbose"},
+	{"flag with equals", "run --api-key=abc --verbose", "run --api-key=[redacted] --verbose"},
+	{"flag in quotes", "run --password 'a b' -v", "run --password '[redacted]' -v"},
+	{"flag auth", "run --auth abc", "run --auth [redacted]"},
+	{"flag without a value", "run --token --verbose", ""},
+	{"flag with a placeholder", "run --token {token} --x", ""},
+
+	// JSON in a text.
+	{"member", `log {"api_key": "abc\"def", "n": 1}`, `log {"api_key": "[redacted]", "n": 1}`},
+	{"member, escaped", `"{\"token\":\"a\\\"b\",\"n\":1}"`, `"{\"token\":\"[redacted]\",\"n\":1}"`},
+	{"member, twice escaped", `"{\\\"token\\\":\\\"abc\\\",\\\"n\\\":1}"`, `"{\\\"token\\\":\\\"[redacted]\\\",\\\"n\\\":1}"`},
+	{"member of a dict", `{'Authorization': 'Bearer x', 'n': 1}`, `{'Authorization': '[redacted]', 'n': 1}`},
+	{"member of a hash", `{"secret" => "x y", "n" => 1}`, `{"secret" => "[redacted]", "n" => 1}`},
+	{"member, not a string", `{"token": 12, "password": null}`, ""},
+	{"member ends in a backslash", `{"secret":"abc\\","n":"x"}`, `{"secret":"[redacted]","n":"x"}`},
+
+	// URLs.
+	{"user information", "git clone https://joe:pw@host/x.git", "git clone https://[redacted]@host/x.git"},
+	{"token as user", "https://abcdef@host/x", "https://[redacted]@host/x"},
+	{"user with a slash in the password", "postgres://u:p/w@h:5432/db x", "postgres://[redacted]@h:5432/db x"},
+	{"git", "ssh://git@host/x", ""},
+	{"port and at in the path", "http://host:8080/@scope/pkg?x=1", ""},
+	{"query", "GET /x?a=1&access_token=abc&b=2 HTTP/1.1", "GET /x?a=1&access_token=[redacted]&b=2 HTTP/1.1"},
+	{"fragment", "cb#id_token=abc", "cb#id_token=[redacted]"},
+	{"signed, azure", "https://h/x?se=2020&sp=r&sv=1&sig=abc%3D#f", "https://h/x?[redacted]#f"},
+	{"signed, aws", "https://h/x?a=1&X-Amz-Signature=abc&b=2 x", "https://h/x?[redacted] x"},
+	{"amz without signature", "h/x?a=1&X-Amz-Security-Token=abc&b=2 x", "h/x?a=1&X-Amz-Security-Token=[redacted]&b=2 x"},
+	{"signed, inside another query", "h/x?next=https://y/?sig=abc&b=1 x", "h/x?[redacted] x"},
+
+	// PEM.
+	{"pem", "a\n" + pemKey + "\nb\n", "a\n[redacted]\nb\n"},
+	{"pem in one line", strings.ReplaceAll(`k="`+pemKey+`" x`, "\n", `\n`), `k="[redacted]" x`},
+	{"pem unfinished", "a " + pemOpen, "a [redacted]"},
+	{"certificate", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", ""},
+
+	// Known values.
+	{"known", "x " + known + " y", "x [redacted] y"},
+	{"known, JSON", `x Tr0ub4dor&3<\"/x y`, "x [redacted] y"},
+	{"known, JSON with HTML escapes", `x Tr0ub4dor\u00263\u003c\"/x y`, "x [redacted] y"},
+	{"known, query", "x " + url.QueryEscape(known) + " y", "x [redacted] y"},
+	{"known, path", "x " + url.PathEscape(known) + " y", "x [redacted] y"},
+	{"known, path in lower case", "x Tr0ub4dor&3%3c%22%2fx y", "x [redacted] y"},
+	{"known, base64", "x" + base64.StdEncoding.EncodeToString([]byte(known)) + " y", "x[redacted] y"},
+	{"known, basic credential", "x " + base64.StdEncoding.EncodeToString([]byte("joe:"+known)) + " y", "x [redacted]== y"},
+	{"known, hex", "x" + hex.EncodeToString([]byte(known)) + "y", "x[redacted]y"},
+	{"known, HEX", "x" + strings.ToUpper(hex.EncodeToString([]byte(known))) + "y", "x[redacted]y"},
+	{"known, twice and touching", known + known, "[redacted][redacted]"},
+	{"known, its beginning only", known[:8], ""},
+
+	// Paths.
+	{"paths", "open /home/joe/.config/x: no /home/joe, /home/joey, /srv/home/joe /home/joe.", "open <home>/.config/x: no <home>, /home/joey, /srv/home/joe /home/joe."},
+	{"longer path first", `"/home/joe/work/x"`, `"<work>/x"`},
+
+	// Ordinary text.
+	{"source", "func f(ctx context.Context, token Token) (err error) {\n\tif token.Kind == '{' { return p.next() } // token\n", ""},
+	{"hash", "commit 3f786850e387550fdab836ed7e6dc881de23001b 550e8400-e29b-41d4-a716-446655440000", ""},
+	{"prose", "The secret of the cookie is its token sweetness; a basic password policy, e.g. 'auth'.", ""},
+	{"already", `Authorization: [redacted] {"token":"[redacted]"} x`, "Authorization: [redacted]"},
+	{"binary", "\x00\xff\xfe token=\xff\xfe \x01", "\x00\xff\xfe token=[redacted] \x01"},
+	{"empty", "", ""},
+}
+
+func sample(opts redact.Options) *redact.Redactor {
+	opts.Paths = map[string]string{"/home/joe": "<home>", "/home/joe/work/": "<work>"}
+	r := redact.New(opts)
+	r.Learn(known, "joe")
+	return r
+}
+
+// Proves station 17 D1, D3, D4 and D6.
+func TestText(t *testing.T) {
+	r := sample(redact.Options{})
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			want := tc.want
+			if want == "" {
+				want = tc.in
+			}
+			got := r.Text(tc.in)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("Text (-want +got):\n%s", diff)
+			}
+			// Proves station 17 D5: redacting twice changes nothing.
+			if again := r.Text(got); again != got {
+				t.Errorf("second pass: %q, then %q", got, again)
+			}
+			if found := r.Finds([]byte(got)); found {
+				t.Errorf("Finds sees something in %q", got)
+			}
+			if hidden := got != tc.in && !strings.Contains(got, "<"); r.Finds([]byte(tc.in)) != hidden && tc.name != "already" {
+				t.Errorf("Finds = %v for %q", !hidden, tc.in)
+			}
+		})
+	}
+}
+
+// Proves station 17 D2: every input cut at every byte, into two pieces and into
+// single bytes, gives the same as whole.
+func TestStream_CutAnywhere(t *testing.T) {
+	r := sample(redact.Options{})
+	var all strings.Builder
+	for _, tc := range cases {
+		if !strings.HasPrefix(tc.name, "pem unfinished") {
+			all.WriteString(tc.in + "\n")
+		}
+	}
+	texts := []string{all.String()}
+	for _, tc := range cases {
+		texts = append(texts, tc.in, "before "+tc.in+" after", "one\n"+tc.in+"\ntwo")
+	}
+	for _, text := range texts {
+		want := r.Text(text)
+		for cut := 0; cut <= len(text); cut++ {
+			if got := streamed(t, r, text[:cut], text[cut:]); got != want {
+				t.Fatalf("cut at %d of %q:\n got %q\nwant %q", cut, text, got, want)
+			}
+		}
+		if got := streamed(t, r, strings.Split(text, "")...); got != want {
+			t.Fatalf("single bytes of %q:\n got %q\nwant %q", text, got, want)
+		}
+	}
+}
+
+func streamed(t *testing.T, r *redact.Redactor, pieces ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	s := r.Stream(&out)
+	for _, p := range pieces {
+		if n, err := s.Write([]byte(p)); n != len(p) || err != nil {
+			t.Fatalf("Write = %d, %v", n, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestKnownOnly(t *testing.T) {
+	r := redact.New(redact.Options{KnownOnly: true, Word: "[redacted-host-credential]"})
+	r.Learn("abcabcabd-0123")
+	text := "x abcabcabcabd-0123\n password=visible abcabcabd-0123abcabcabd-0123 abcabcab"
+	want := "x abc[redacted-host-credential]\n password=visible [redacted-host-credential][redacted-host-credential] abcabcab"
+	if got := r.Text(text); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for cut := 0; cut <= len(text); cut++ {
+		if got := streamed(t, r, text[:cut], text[cut:]); got != want {
+			t.Fatalf("cut at %d: %q", cut, got)
+		}
+	}
+	if got := streamed(t, r, strings.Split(text, "")...); got != want {
+		t.Errorf("single bytes: %q", got)
+	}
+	// All that is decided is passed on at once.
+	var out bytes.Buffer
+	s := r.Stream(&out)
+	for text, want := range map[string]string{"hello abcab": "hello "} {
+		if _, err := s.Write([]byte(text)); err != nil || out.String() != want {
+			t.Errorf("after %q: %q, %v", text, out.String(), err)
+		}
+	}
+	if err := s.Close(); err != nil || out.String() != "hello abcab" {
+		t.Errorf("after the end: %q, %v", out.String(), err)
+	}
+}
+
+func TestLearn(t *testing.T) {
+	r := redact.New(redact.Options{})
+	if r.Learn("1234567") || r.Learn("") || r.Learn("a\nb\nc") {
+		t.Error("a short value was taken")
+	}
+	const pem = "first-line-of-it\nsecond-line-of-it\n"
+	if !r.Learn(pem) || !r.Learn("unique-value") {
+		t.Error("a value was not taken")
+	}
+	if got := r.Text("a second-line-of-it b\nunique-value first-line-of-it"); got != "a [redacted] b\n[redacted] [redacted]" {
+		t.Errorf("got %q", got)
+	}
+	quoted, _ := json.Marshal(pem)
+	if got := r.Text(string(quoted)); strings.Contains(got, "line-of-it") {
+		t.Errorf("got %q", got)
+	}
+	r.Forget(pem)
+	if got := r.Text("second-line-of-it unique-value"); got != "second-line-of-it [redacted]" {
+		t.Errorf("after Forget: %q", got)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	r := sample(redact.Options{})
+	inner := `{"token":"abc","n":1,"deep":"{\"password\":\"x\",\"a\":2}"}`
+	nested, _ := json.Marshal(inner)
+	for _, tc := range []struct{ name, in, want string }{
+		{"members", ` { "a" : "b", "apiKey":"x", "n":1.50e3, "API-KEY" : "y" } `, ` { "a" : "b", "apiKey":"[redacted]", "n":1.50e3, "API-KEY" : "[redacted]" } `},
+		{"every name", `{"access_token":"1","client_secret":"2","Set-Cookie":"3","x_authorization":"4","session.key":"5","signature":"6"}`,
+			`{"access_token":"[redacted]","client_secret":"[redacted]","Set-Cookie":"[redacted]","x_authorization":"[redacted]","session.key":"[redacted]","signature":"[redacted]"}`},
+		{"everything below", `{"credentials":{"user":"u","list":["a",{"b":"c"}],"n":1},"after":"x"}`, `{"credentials":{"user":"[redacted]","list":["[redacted]",{"b":"[redacted]"}],"n":1},"after":"x"}`},
+		{"array", `{"cookie":["a","b"],"x":["c"]}`, `{"cookie":["[redacted]","[redacted]"],"x":["c"]}`},
+		{"not strings", `{"token":12,"password":null,"secret":true,"x":"y"}`, `{"token":12,"password":null,"secret":true,"x":"y"}`},
+		{"empty", `{"token":""}`, `{"token":""}`},
+		{"value after a secret one", `{"token":"a","b":"c"}`, `{"token":"[redacted]","b":"c"}`},
+		{"patterns in strings", `["x ` + skKey + `","Authorization: Basic a"]`, `["x [redacted]","Authorization: [redacted]"]`},
+		{"token as a name", `{"` + skKey + `":"x"}`, `{"[redacted]":"x"}`},
+		{"JSON in JSON in JSON", `{"body":` + string(nested) + `}`, `{"body":"{\"token\":\"[redacted]\",\"n\":1,\"deep\":\"{\\\"password\\\":\\\"[redacted]\\\",\\\"a\\\":2}\"}"}`},
+		{"known, escaped", `{"x":"a Tr0ub4dor\u00263\u003c\"/x b"}`, `{"x":"a [redacted] b"}`},
+		{"path", `{"cwd":"/home/joe/x"}`, `{"cwd":"<home>/x"}`},
+		{"several documents", "{\"token\":\"a\"}\n{\"x\":\"b\"}\n", "{\"token\":\"[redacted]\"}\n{\"x\":\"b\"}\n"},
+		{"top-level string", `"password=x"`, `"password=[redacted]"`},
+		{"escapes stay", `{"a":"\u00e9\/\n"}`, `{"a":"\u00e9\/\n"}`},
+		{"names twice", `{"token":"a","token":"b"}`, `{"token":"[redacted]","token":"[redacted]"}`},
+		{"nothing", ``, ``},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := r.JSON([]byte(tc.in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, string(got)); diff != "" {
+				t.Errorf("JSON (-want +got):\n%s", diff)
+			}
+			again, err := r.JSON(got)
+			if err != nil || !bytes.Equal(again, got) {
+				t.Errorf("second pass: %s, %v", again, err)
+			}
+		})
+	}
+	for _, bad := range []string{`{"token":"abc`, `{token:1}`, `{"a":1,}`, `"\x"`} {
+		if _, err := r.JSON([]byte(bad)); err == nil || strings.Contains(err.Error(), "abc") {
+			t.Errorf("JSON(%s) = %v", bad, err)
+		}
+	}
+}
+
+func FuzzRedact(f *testing.F) {
+	for _, tc := range cases {
+		f.Add(tc.in, uint16(len(tc.in)/2))
+	}
+	r := sample(redact.Options{})
+	f.Fuzz(func(t *testing.T, text string, at uint16) {
+		want := r.Text(text)
+		if strings.Contains(want, known) {
+			t.Fatalf("a known value is left in %q", want)
+		}
+		cut := min(int(at), len(text))
+		if got := streamed(t, r, text[:cut], text[cut:]); got != want {
+			t.Fatalf("cut at %d of %q:\n got %q\nwant %q", cut, text, got, want)
+		}
+		if got := streamed(t, r, strings.Split(text, "")...); len(text) < 200 && got != want {
+			t.Fatalf("single bytes of %q:\n got %q\nwant %q", text, got, want)
+		}
+		if again := r.Text(want); again != want {
+			t.Fatalf("%q is redacted to %q, then to %q", text, want, again)
+		}
+		if clean, err := r.JSON([]byte(text)); err == nil {
+			if _, err := r.JSON(clean); err != nil {
+				t.Fatalf("%q becomes %q, which is not JSON", text, clean)
+			}
+		}
+	})
+}
+
+// Proves station 17 D8, the half about quadratic cases: four times the text may
+// take some twelve times as long at most, noise included.
+func TestText_Linear(t *testing.T) {
+	r := sample(redact.Options{})
+	for _, unit := range []string{
+		"eyJ-", "sk-", "AKIA-", "hf_", "://u:x/a", "?a=b", `"token":`, `\`, `"`, "token=", "token:", "bearer ", "--token ", "-----BEGIN ", "-----BEGIN X-----", "/home/jo",
+		known[:len(known)-1], "x ", "'a", "%3D", "authorization", "a.b", `token"\`,
+	} {
+		took := func(n int) time.Duration {
+			text := strings.Repeat(unit, n/len(unit)+1)
+			best := time.Hour
+			for range 3 {
+				begin := time.Now()
+				r.Text(text)
+				best = min(best, time.Since(begin))
+			}
+			return best
+		}
+		small, large := took(256<<10), took(1<<20)
+		if large > 12*small+100*time.Millisecond || large > 5*time.Second {
+			t.Errorf("%q: %v for 256 KiB, %v for 1 MiB", unit, small, large)
+		}
+	}
+}
+
+func BenchmarkText(b *testing.B) {
+	r := sample(redact.Options{})
+	for i := range 20 {
+		r.Learn(fmt.Sprintf("some-known-secret-%d-value", i))
+	}
+	line := "2026-01-02T03:04:05.678Z INFO request handled method=GET path=/v1/things/42 status=200 duration=12.5ms agent=\"Mozilla/5.0 (X11; Linux)\"\n"
+	text := strings.Repeat(line, 1<<20/len(line))
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		r.Text(text)
+	}
+}

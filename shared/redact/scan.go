@@ -1,0 +1,469 @@
+package redact
+
+import "bytes"
+
+// Shortest credentials that are believed without a secret's name before them.
+const (
+	minScheme = 16 // behind bearer and basic
+	minColon  = 8  // behind "token:" in the middle of a line
+)
+
+// scan finds what structure and patterns give away in one line, or in its
+// beginning. It goes over the bytes once, word by word.
+type scan struct {
+	red     *Redactor
+	buf     []byte
+	final   bool // nothing of this line follows
+	worded  bool // a word of this line came before buf
+	noPaths bool
+
+	spans     []span
+	open      int  // before this place, later bytes change nothing
+	firstWord int  // where the first word of buf begins, -1 for none
+	queryEnd  int  // before this place, queries were looked at
+	folded    bool // the line is a header that may be folded
+	pem       bool // a PEM block is open at the end
+}
+
+// sloppyURL bounds how far an @ is looked for behind the first slash of a URL.
+const sloppyURL = 1024
+
+// special are the bytes outside words that begin something.
+var special = charset(`\%/?:`)
+
+func (s *scan) run() {
+	for i := 0; i < len(s.buf); {
+		switch c := s.buf[i]; {
+		case wordly[c]:
+			i = s.word(i)
+		case special[c]:
+			i = s.mark(i, c)
+		default:
+			i++
+		}
+	}
+}
+
+// mark handles a byte of special and gives the place to go on.
+func (s *scan) mark(i int, c byte) int {
+	switch c {
+	case '\\':
+		return s.escape(i)
+	case '%':
+		if i+2 < len(s.buf) && isHex(s.buf[i+1]) && isHex(s.buf[i+2]) {
+			return i + 3
+		}
+	case '/':
+		return s.path(i)
+	case '?':
+		return s.query(i)
+	case ':':
+		if bytes.HasPrefix(s.buf[i:], []byte("://")) {
+			return s.authority(i + len("://"))
+		}
+	}
+	return i + 1
+}
+
+// escape steps over an escape of JSON or a shell, so that its letter is not
+// taken for the beginning of the word behind it.
+func (s *scan) escape(i int) int {
+	for i < len(s.buf) && s.buf[i] == '\\' {
+		i++
+	}
+	if i == len(s.buf) {
+		return i
+	}
+	switch s.buf[i] {
+	case 'n', 'r', 't', 'b', 'f':
+		return i + 1
+	case 'u':
+		for n := range 4 {
+			if i+1+n >= len(s.buf) || !isHex(s.buf[i+1+n]) {
+				return i
+			}
+		}
+		return i + 5
+	}
+	return i
+}
+
+// path replaces a known directory at the beginning of a path.
+func (s *scan) path(i int) int {
+	if s.noPaths || (i > 0 && (wordly[s.buf[i-1]] || s.buf[i-1] == '.' || s.buf[i-1] == '/')) {
+		return i + 1
+	}
+	for _, p := range s.red.paths {
+		end := i + len(p.dir)
+		if !bytes.HasPrefix(s.buf[i:], []byte(p.dir)) {
+			continue
+		}
+		if end < len(s.buf) && (wordly[s.buf[end]] || s.buf[end] == '.') {
+			continue
+		}
+		s.spans = append(s.spans, span{start: i, end: end, label: p.label, lead: i})
+		return end
+	}
+	return i + 1
+}
+
+// authority hides the user information of a URL whose authority begins at i.
+func (s *scan) authority(i int) int {
+	end := i + until(s.buf[i:], "/?# \t\r\n\"'<>\\")
+	at := bytes.LastIndexByte(s.buf[i:end], '@')
+	if at < 0 {
+		// A password may hold a slash that nobody escaped.
+		_, port, colon := bytes.Cut(s.buf[i:end], []byte(":"))
+		if !colon || run(port, 0, digits) == len(port) {
+			return i
+		}
+		whole := i + until(s.buf[i:min(len(s.buf), i+sloppyURL)], " \t\r\n\"'<>")
+		if at = bytes.LastIndexByte(s.buf[i:whole], '@'); at < 0 {
+			return i
+		}
+	}
+	user := s.buf[i : i+at]
+	if len(user) > 0 && string(user) != "git" {
+		s.hide(i, i, i+at)
+	}
+	return i + at
+}
+
+// query hides a query that is a signature as a whole.
+func (s *scan) query(i int) int {
+	i++
+	if i < s.queryEnd || i == len(s.buf) || !wordly[s.buf[i]] {
+		return i
+	}
+	end := i + until(s.buf[i:], " \t\r\n\"'<>#")
+	s.queryEnd = end
+	var cloud []span
+	for at := i; at < end; {
+		stop := at + until(s.buf[at:end], "&;?")
+		name, _, ok := bytes.Cut(s.buf[at:stop], []byte("="))
+		if ok && signedQuery(name) {
+			s.hide(i, i, end)
+			return end
+		}
+		if ok && cloudQuery(name) {
+			from := at + len(name) + 1
+			cloud = append(cloud, span{start: from, end: stop, lead: at})
+		}
+		at = stop + 1
+	}
+	s.spans = append(s.spans, cloud...)
+	return i
+}
+
+// word handles the word that begins at i and gives the place to go on.
+func (s *scan) word(i int) int {
+	end := run(s.buf, i, wordly)
+	if bytes.HasPrefix(s.buf[i:], []byte("-----BEGIN")) {
+		if next, ok := s.block(i); ok {
+			return next
+		}
+	}
+	name := bytes.TrimLeft(s.buf[i:end], "-")
+	flag := end-i-len(name) == 2
+	if len(name) == 0 {
+		return end
+	}
+	first := s.firstWord < 0 && !s.worded
+	if s.firstWord < 0 {
+		s.firstWord = i
+	}
+	if p, stop := tokenIn(s.buf, i, end); stop > 0 {
+		s.hide(p, p, stop)
+		return stop
+	}
+	if end == len(s.buf) {
+		return end
+	}
+	switch s.buf[end] {
+	case '=', '%':
+		return s.setting(i, end, name)
+	case ':':
+		return s.colon(i, end, name, first)
+	case '"', '\'', '\\':
+		return s.member(i, end, name)
+	case ' ', '\t':
+		return s.spaced(i, end, name, flag)
+	}
+	return end
+}
+
+// block hides a PEM block, to its end or as far as the line goes.
+func (s *scan) block(i int) (next int, ok bool) {
+	head := s.buf[i:]
+	if n := bytes.Index(head[len("-----BEGIN"):], []byte("-----")); n >= 0 {
+		head = head[:len("-----BEGIN")+n]
+	} else if !s.final {
+		s.open = min(s.open, i)
+		return len(s.buf), true
+	}
+	if bytes.Contains(head, []byte("CERTIFICATE")) || bytes.Contains(head, []byte("PUBLIC KEY")) {
+		return 0, false
+	}
+	if n, closed := endOfPEM(s.buf[i:]); closed {
+		s.hide(i, i, i+n)
+		return i + n, true
+	}
+	s.hide(i, i, len(s.buf))
+	s.pem = true
+	s.wait(i)
+	return len(s.buf), true
+}
+
+// setting handles name=value.
+func (s *scan) setting(i, end int, name []byte) int {
+	from := end + 1
+	if s.buf[end] == '%' { // an escaped = or :
+		if end+2 >= len(s.buf) || s.buf[end+1] != '3' || (lower(s.buf[end+2]) != 'd' && lower(s.buf[end+2]) != 'a') {
+			return end
+		}
+		from = end + 3
+	}
+	switch kindOf(name) {
+	case ordinary:
+		return end
+	case schemeName:
+		return s.credential(i, from, name)
+	case headerName:
+		if s.buf[end] == '=' {
+			return s.line(i, from, true)
+		}
+	}
+	if value, stop, ok := s.quoted(i, from); ok {
+		if stop+1 < len(s.buf) && wordly[s.buf[stop+1]] { // "abc"def is one word of a shell
+			value, stop = from, stop+until(s.buf[stop:], " \t\r\n")
+		}
+		s.hide(i, value, stop)
+		return stop
+	}
+	ends := " \t\r\n"
+	if i > 0 && (s.buf[i-1] == '?' || s.buf[i-1] == '&') {
+		ends = " \t\r\n&"
+	}
+	stop := from + until(s.buf[from:], ends)
+	s.hide(i, from, stop)
+	return stop
+}
+
+// colon handles name: value without quotes around the name.
+func (s *scan) colon(i, end int, name []byte, first bool) int {
+	kind := kindOf(name)
+	if kind == ordinary || bytes.HasPrefix(s.buf[end:], []byte("://")) {
+		return end
+	}
+	if kind == headerName || (kind == secretName && first) {
+		return s.line(i, end+1, kind == headerName)
+	}
+	from := skip(s.buf, end+1, " \t")
+	if from == len(s.buf) {
+		s.wait(i)
+		return end
+	}
+	if kind == schemeName {
+		return s.credential(i, from, name)
+	}
+	if value, stop, ok := s.quoted(i, from); ok {
+		s.hide(i, value, stop)
+		return stop
+	}
+	stop := run(s.buf, from, schemely)
+	if stop == len(s.buf) {
+		s.wait(i)
+	}
+	if stop-from >= minColon && hasDigit(s.buf[from:stop]) {
+		stop = from + until(s.buf[from:], " \t\r\n")
+		s.hide(i, from, stop)
+		return stop
+	}
+	return end
+}
+
+// member handles "name": "value", at any depth of escaping.
+func (s *scan) member(i, end int, name []byte) int {
+	if kind := kindOf(name); kind == ordinary || kind == schemeName {
+		return end
+	}
+	at := skip(s.buf, end, `\`)
+	if at == len(s.buf) {
+		s.wait(i)
+		return end
+	}
+	if s.buf[at] != '"' && s.buf[at] != '\'' {
+		return end
+	}
+	at = skip(s.buf, at+1, " \t")
+	if at == len(s.buf) {
+		s.wait(i)
+		return end
+	}
+	if s.buf[at] != ':' && s.buf[at] != '=' {
+		return end
+	}
+	at = skip(s.buf, at+1, " \t>") // => of some languages
+	if at == len(s.buf) {
+		s.wait(i)
+		return end
+	}
+	if value, stop, ok := s.quoted(i, at); ok {
+		s.hide(i, value, stop)
+		return stop
+	}
+	return end
+}
+
+// spaced handles what white space may separate: --flag value, Bearer value.
+func (s *scan) spaced(i, end int, name []byte, flag bool) int {
+	if !flag && len(name) != len("bearer") && len(name) != len("basic") {
+		return end
+	}
+	kind := kindOf(name)
+	var room [maxName]byte
+	secretFlag := flag && (kind == secretName || kind == headerName || flagNames[string(fold(room[:0], name))])
+	if kind != schemeName && !secretFlag {
+		return end
+	}
+	from := skip(s.buf, end, " \t")
+	if from == len(s.buf) {
+		s.wait(i)
+		return end
+	}
+	if !secretFlag {
+		return s.credential(i, from, name)
+	}
+	if s.buf[from] == '-' || s.buf[from] == '{' || s.buf[from] == '<' { // another flag, or a placeholder
+		return end
+	}
+	if value, stop, ok := s.quoted(i, from); ok {
+		s.hide(i, value, stop)
+		return stop
+	}
+	stop := from + until(s.buf[from:], " \t\r\n")
+	if stop == len(s.buf) {
+		s.wait(i)
+	}
+	s.hide(i, from, stop)
+	return max(stop, end)
+}
+
+// credential hides what follows bearer or basic when it looks like one. "Basic"
+// is also an ordinary word, so what follows it must not be.
+func (s *scan) credential(i, from int, scheme []byte) int {
+	from = skip(s.buf, from, " \t\\\"'")
+	stop := run(s.buf, from, schemely)
+	if stop == len(s.buf) {
+		s.wait(i)
+	}
+	if stop-from < minScheme || (lower(scheme[1]) == 'a' && isProse(s.buf[from:stop])) {
+		return from
+	}
+	stop = from + until(s.buf[from:], " \t\r\n")
+	s.hide(i, from, stop)
+	return stop
+}
+
+// line hides the rest of the line, white space at both ends apart.
+func (s *scan) line(i, from int, folded bool) int {
+	s.wait(i)
+	s.folded = folded
+	from = skip(s.buf, from, " \t")
+	s.hide(i, from, len(bytes.TrimRight(s.buf, " \t\r\n")))
+	return len(s.buf)
+}
+
+// hide adds a span that what begins at lead gives away.
+func (s *scan) hide(lead, start, end int) {
+	if end > start {
+		s.spans = append(s.spans, span{start: start, end: end, lead: lead})
+	}
+}
+
+// quoted finds the inside of a quoted value that begins at from: value to stop.
+// Quotes that are escaped more deeply than the first belong to it. Without an
+// end in this line everything does.
+func (s *scan) quoted(i, from int) (value, stop int, ok bool) {
+	at := skip(s.buf, from, `\`)
+	if at == len(s.buf) {
+		if at > from {
+			s.wait(i)
+		}
+		return 0, 0, false
+	}
+	q, depth := s.buf[at], at-from
+	if q != '"' && q != '\'' {
+		return 0, 0, false
+	}
+	value = at + 1
+	for p := value; p < len(s.buf); p++ {
+		if s.buf[p] != q {
+			continue
+		}
+		slashes := 0
+		for p-slashes > value && s.buf[p-slashes-1] == '\\' {
+			slashes++
+		}
+		if slashes <= depth || (depth == 0 && slashes%2 == 0) {
+			if depth == 0 {
+				slashes = 0 // they are part of the value
+			}
+			return value, p - slashes, true
+		}
+	}
+	s.wait(i)
+	return value, len(bytes.TrimRight(s.buf, "\r\n")), true
+}
+
+// wait notes that what begins at i may go on behind the buffer.
+func (s *scan) wait(i int) {
+	if !s.final {
+		s.open = min(s.open, i)
+	}
+}
+
+var digits = charset("0123456789")
+
+func isHex(c byte) bool {
+	return digits[c] || ('a' <= lower(c) && lower(c) <= 'f')
+}
+
+func hasDigit(b []byte) bool {
+	for _, c := range b {
+		if digits[c] {
+			return true
+		}
+	}
+	return false
+}
+
+// isProse reports whether b could be ordinary words: letters, at most the first
+// of them a capital, and dots or dashes.
+func isProse(b []byte) bool {
+	for i, c := range b {
+		if c == '.' || c == '-' {
+			continue
+		}
+		if lower(c) < 'a' || lower(c) > 'z' || (i > 0 && c != lower(c)) {
+			return false
+		}
+	}
+	return true
+}
+
+// until gives how many bytes come before the first of ends.
+func until(b []byte, ends string) int {
+	if i := bytes.IndexAny(b, ends); i >= 0 {
+		return i
+	}
+	return len(b)
+}
+
+// skip steps over bytes of set.
+func skip(b []byte, i int, set string) int {
+	for i < len(b) && bytes.IndexByte([]byte(set), b[i]) >= 0 {
+		i++
+	}
+	return i
+}

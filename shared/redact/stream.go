@@ -1,0 +1,135 @@
+package redact
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"time"
+)
+
+// Bounds of a stream.
+const (
+	holdLine  = 16 << 10               // a line without an end is cut from here on, where that is safe
+	maxLine   = 256 << 10              // a line that cannot be cut is hidden from here on
+	flushIdle = 250 * time.Millisecond // after which what is decided is written
+)
+
+// Stream redacts what is written to it, cut in whatever way, and passes it on.
+// Lines are passed on when they end; the beginning of a line after a quarter of
+// a second, as far as nothing that may come can change it. With KnownOnly there
+// are no lines: all that is decided is passed on at once.
+type Stream struct {
+	mu     sync.Mutex
+	out    io.Writer
+	engine engine
+	buf    []byte
+	look   int         // length of buf at which an unfinished line is looked at
+	timer  *time.Timer // nil with KnownOnly
+	err    error       // first error of out; nothing is written after it
+	closed bool
+}
+
+// Stream starts a stream to out. Close ends it.
+func (r *Redactor) Stream(out io.Writer) *Stream {
+	s := &Stream{out: out, engine: engine{red: r}, look: holdLine}
+	if !r.knownOnly {
+		s.timer = time.AfterFunc(time.Hour, s.flush)
+		s.timer.Stop()
+	}
+	return s
+}
+
+// Write takes p. Its error is the first one of the writer behind it.
+func (s *Stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, io.ErrClosedPipe
+	}
+	s.buf = append(s.buf, p...)
+	s.engine.auto = s.engine.red.known()
+	s.pass(false)
+	if s.timer != nil {
+		if len(s.buf) > 0 {
+			s.timer.Reset(flushIdle)
+		} else {
+			s.timer.Stop()
+		}
+	}
+	if s.err != nil {
+		return 0, s.err
+	}
+	return len(p), nil
+}
+
+// Close passes on what is left. It does not close the writer behind it.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.err
+	}
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.engine.auto = s.engine.red.known()
+	s.pass(false)
+	var out []byte
+	if len(s.buf) > 0 {
+		out, _ = s.engine.take(nil, s.buf, true)
+		s.buf = nil
+	}
+	s.emit(out)
+	return s.err
+}
+
+// flush is what the timer does.
+func (s *Stream) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.engine.auto = s.engine.red.known()
+	s.pass(true)
+}
+
+// pass takes whole lines, and of the beginning of a line what can be decided
+// when it is long or idle.
+func (s *Stream) pass(idle bool) {
+	var out []byte
+	for !s.engine.red.knownOnly {
+		n := bytes.IndexByte(s.buf, '\n') + 1
+		if n == 0 {
+			break
+		}
+		out, _ = s.engine.take(out, s.buf[:n], true)
+		s.buf = s.buf[n:]
+		s.look = holdLine
+	}
+	if len(s.buf) > 0 && (idle || s.engine.red.knownOnly || s.engine.rest || len(s.buf) >= s.look) {
+		var used int
+		out, used = s.engine.take(out, s.buf, false)
+		s.buf = s.buf[used:]
+		switch {
+		case len(s.buf) >= maxLine && !s.engine.red.knownOnly:
+			out = append(out, s.engine.red.word...)
+			s.engine.rest, s.engine.mid = true, true
+			s.buf, s.look = nil, holdLine
+		default:
+			s.look = max(holdLine, 2*len(s.buf)) // so that looking again stays linear
+		}
+	}
+	if len(s.buf) == 0 {
+		s.buf = nil
+	}
+	s.emit(out)
+}
+
+func (s *Stream) emit(out []byte) {
+	if len(out) == 0 || s.err != nil {
+		return
+	}
+	_, s.err = s.out.Write(out)
+}
