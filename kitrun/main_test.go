@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestRun(t *testing.T) {
+	for _, tc := range []struct {
+		args   string
+		exit   int
+		stdout string
+		stderr string // part of it
+	}{
+		{"version", 0, "kitrun ", ""},
+		{"version --json", 0, `{"program":"kitrun","version":"`, ""},
+		{"help", 0, "DESCRIPTION", ""},
+		{"run --any flag", 1, "", "kitrun run is part of the design and not in this release"},
+		{"nonsense", 2, "", `unknown command "nonsense"`},
+		{"", 2, "", "SUBCOMMANDS"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			exit := run(t.Context(), strings.Fields(tc.args), &stdout, &stderr)
+			if exit != tc.exit || !strings.HasPrefix(stdout.String(), tc.stdout) || !strings.Contains(stderr.String(), tc.stderr) {
+				t.Errorf("exit %d, stdout %q, stderr %q, want %d, %q, … %q …", exit, stdout.String(), stderr.String(), tc.exit, tc.stdout, tc.stderr)
+			}
+		})
+	}
+}
