@@ -21,14 +21,14 @@ import (
 
 // proc is the test binary run again as another program on the same Store.
 type proc struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
 // start runs a role of child with arguments; it is killed when the test ends.
-func start(t *testing.T, role, dir string, args ...string) *proc {
+func start(t testing.TB, role, dir string, args ...string) *proc {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {

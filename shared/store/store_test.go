@@ -70,12 +70,11 @@ func (c *clock) reboot(id string) {
 
 // world is one Store with a clock and some programs on it.
 type world struct {
-	t       testing.TB
-	dir     string
-	clk     *clock
-	gone    map[string]bool
-	seq     atomic.Int64
-	sweeper *store.Lease // of the Watch model
+	t    testing.TB
+	dir  string
+	clk  *clock
+	gone map[string]bool
+	seq  atomic.Int64
 	*store.Store
 }
 

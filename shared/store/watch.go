@@ -145,6 +145,15 @@ func scanWatch(r scanner) (w Watch, err error) {
 	return w, err
 }
 
+const watchSet = `
+UPDATE watches
+SET revision = revision + 1, status = :status, checkpoint_json = :checkpoint, checkpoint_offset = :offset, warnings_json = :warnings,
+  updated_at = :updated, last_activity_at = :activity,
+  settled_fingerprint = :settled, settled_observed_at = :observed, settled_reason = :reason,
+  completion_text = :text, completion_id = :completion, completion_ts = :completed
+WHERE watch_id = :watch AND revision = :revision AND status = 'active'
+  AND identity_fingerprint = :identity AND anchor_fingerprint = :anchor_fingerprint AND checkpoint_offset <= :offset`
+
 var (
 	watchByID = define(`
 SELECT ` + watchCols + `
@@ -183,14 +192,9 @@ VALUES (:watch, 1, :agent, :mode, :terminal_id, :terminal_key, :endpoint, :works
   :identity, :anchor, :anchor_fingerprint, :checkpoint, :offset, :warnings,
   :controller, :route, 'active', :now, :deadline, :now, :now)`)
 
-	watchSave = define(`
-UPDATE watches
-SET revision = revision + 1, status = :status, checkpoint_json = :checkpoint, checkpoint_offset = :offset, warnings_json = :warnings,
-  updated_at = :updated, last_activity_at = :activity,
-  settled_fingerprint = :settled, settled_observed_at = :observed, settled_reason = :reason,
-  completion_text = :text, completion_id = :completion, completion_ts = :completed
-WHERE watch_id = :watch AND revision = :revision AND status = 'active'
-  AND identity_fingerprint = :identity AND anchor_fingerprint = :anchor_fingerprint AND checkpoint_offset <= :offset`)
+	watchSave = define(watchSet)
+
+	watchSaveHeld = define(watchSet + ` AND ` + held)
 
 	notificationsOf = define(`
 SELECT notification_id, watch_id, ord, kind, evidence_fingerprint, coalesce(reason_code, ''), created_at
@@ -326,7 +330,7 @@ func (s *Store) ObserveWatch(ctx context.Context, f WatchFence, o Observation) (
 			return err
 		}
 		w = old
-		return t.saveWatch(old, &w, o)
+		return t.saveWatch(f.Lease, old, &w, o)
 	})
 	return w, err
 }
@@ -345,7 +349,7 @@ func (s *Store) NotifyWatchApproval(ctx context.Context, f WatchFence, o Observa
 			return err
 		}
 		w = old
-		if err := t.saveWatch(old, &w, o); err != nil {
+		if err := t.saveWatch(f.Lease, old, &w, o); err != nil {
 			return err
 		}
 		known, _, err := first(t, scanInt, notificationKnown, "watch", f.WatchID, "kind", n.Kind, "fingerprint", n.EvidenceFingerprint)
@@ -389,7 +393,7 @@ func (s *Store) SettleWatch(ctx context.Context, f WatchFence, o WatchSettlement
 		w.Status, w.SettledFingerprint, w.SettledReason = o.Status, o.Notification.EvidenceFingerprint, o.Notification.ReasonCode
 		w.SettledObservedAt = max(f.ObservedAt, old.CreatedAt)
 		w.CompletionText, w.CompletionID, w.CompletionAt = o.CompletionText, o.CompletionID, o.CompletionAt
-		if err := t.saveWatch(old, &w, o.Observation); err != nil {
+		if err := t.saveWatch(f.Lease, old, &w, o.Observation); err != nil {
 			return err
 		}
 		if _, err := t.exec(supersedeOfWatch, "watch", f.WatchID, "reason", "watch_settled", "now", t.now); err != nil {
@@ -434,7 +438,7 @@ func (t *tx) observed(f WatchFence, live bool) (Watch, error) {
 }
 
 // saveWatch writes the changed Watch over old, which was read in this transaction.
-func (t *tx) saveWatch(old Watch, w *Watch, o Observation) error {
+func (t *tx) saveWatch(l *Lease, old Watch, w *Watch, o Observation) error {
 	if o.Checkpoint != nil {
 		if o.Offset < old.CheckpointOffset {
 			return watchConflict(old, "the checkpoint would go back")
@@ -446,11 +450,18 @@ func (t *tx) saveWatch(old Watch, w *Watch, o Observation) error {
 	}
 	w.UpdatedAt = t.at(old.UpdatedAt)
 	w.LastActivityAt = max(old.LastActivityAt, min(o.ActivityAt, w.UpdatedAt))
-	err := t.must(watchSave, "watch", old.ID, "revision", old.Revision, "identity", old.IdentityFingerprint,
+	pairs := []any{
+		"watch", old.ID, "revision", old.Revision, "identity", old.IdentityFingerprint,
 		"anchor_fingerprint", old.AnchorFingerprint, "status", w.Status, "checkpoint", w.Checkpoint, "offset", w.CheckpointOffset,
 		"warnings", w.Warnings, "updated", w.UpdatedAt, "activity", w.LastActivityAt, "settled", orNull(w.SettledFingerprint),
 		"observed", orNull(w.SettledObservedAt), "reason", orNull(w.SettledReason), "text", orNull(w.CompletionText),
-		"completion", orNull(w.CompletionID), "completed", orNull(w.CompletionAt))
+		"completion", orNull(w.CompletionID), "completed", orNull(w.CompletionAt),
+	}
+	st := watchSave
+	if l != nil {
+		st, pairs = watchSaveHeld, append(pairs, t.under(l)...)
+	}
+	err := t.must(st, pairs...)
 	w.Revision = old.Revision + 1
 	return err
 }

@@ -264,15 +264,16 @@ func TestWatch_SettlingSupersedesWaitingApprovals(t *testing.T) {
 // exactly one outcome.
 func TestWatch_Model(t *testing.T) {
 	w := newWorld(t)
+	sweeper, err := w.Acquire(ctx, store.WatchdLease(), 10*365*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		n := fmt.Sprint(round)
 		s := w.watch(n, n)
-		if s.lease == nil {
-			s.lease = w.sweeper
-		}
-		w.sweeper = s.lease
+		s.lease = sweeper
 		before, count := s.w, 0
 		evidence := rapid.SampledFrom([]string{"e1", "e2", "e3"})
 		fence := func(rt *rapid.T) store.WatchFence {

@@ -1,0 +1,544 @@
+CREATE TABLE meta (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE leases (
+  name        TEXT PRIMARY KEY,
+  holder      TEXT    NOT NULL DEFAULT '',
+  boot_id     TEXT    NOT NULL DEFAULT '',
+  epoch       INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
+  acquired_at INTEGER NOT NULL DEFAULT 0,
+  expires_at  INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER leases_epoch BEFORE UPDATE OF epoch ON leases WHEN NEW.epoch < OLD.epoch
+BEGIN SELECT RAISE(ABORT, 'an epoch never goes down'); END;
+
+CREATE TRIGGER leases_kept BEFORE DELETE ON leases
+BEGIN SELECT RAISE(ABORT, 'lease rows are never deleted'); END;
+
+CREATE TABLE sessions (
+  session_id TEXT PRIMARY KEY,
+  revision   INTEGER NOT NULL CHECK (revision >= 1),
+  agent      TEXT NOT NULL CHECK (agent IN ('codex','claude')),
+  workspace  TEXT NOT NULL,
+  status     TEXT NOT NULL CHECK (status IN ('bound','detached','transitioning','quarantined')),
+  created_by TEXT NOT NULL CHECK (created_by IN ('attach','new_thread','resume_thread','human_observed','provisional')),
+  previous_session_id TEXT,
+  resumed_from_native_thread_id TEXT,
+  last_transition_id TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  detached_at INTEGER,
+  quarantine_reason TEXT
+) STRICT;
+
+CREATE INDEX session_by_status ON sessions(status, updated_at);
+
+CREATE TRIGGER sessions_moves BEFORE UPDATE OF status ON sessions
+WHEN NEW.status <> OLD.status AND NEW.status <> 'quarantined' AND NOT (
+     (OLD.status = 'bound'         AND NEW.status IN ('transitioning','detached'))
+  OR (OLD.status = 'transitioning' AND NEW.status IN ('bound','detached'))
+  OR (OLD.status = 'detached'      AND NEW.status = 'bound'))
+BEGIN SELECT RAISE(ABORT, 'no such move of a session'); END;
+
+CREATE TRIGGER sessions_forward BEFORE UPDATE ON sessions
+WHEN NEW.revision <= OLD.revision OR NEW.updated_at < OLD.updated_at
+BEGIN SELECT RAISE(ABORT, 'a session never goes back'); END;
+
+CREATE TABLE bindings (
+  binding_id  TEXT PRIMARY KEY,
+  session_id  TEXT NOT NULL REFERENCES sessions(session_id),
+  generation  INTEGER NOT NULL CHECK (generation >= 1),
+  agent       TEXT NOT NULL,
+  terminal_id TEXT NOT NULL,
+  terminal_key TEXT NOT NULL,
+  incarnation_key TEXT NOT NULL,
+  endpoint_json TEXT NOT NULL CHECK (json_valid(endpoint_json)),
+  native_thread_id TEXT,
+  pid INTEGER NOT NULL,
+  process_uuid TEXT,
+  process_birth TEXT,
+  artifact_json TEXT CHECK (json_valid(artifact_json)),
+  evidence TEXT NOT NULL,
+  bound_at INTEGER NOT NULL,
+  last_verified_at INTEGER NOT NULL,
+  released_at INTEGER,
+  UNIQUE (session_id, generation)
+) STRICT;
+
+CREATE UNIQUE INDEX binding_live_session ON bindings(session_id)      WHERE released_at IS NULL;
+
+CREATE UNIQUE INDEX binding_live_process ON bindings(incarnation_key) WHERE released_at IS NULL;
+
+CREATE UNIQUE INDEX binding_live_thread  ON bindings(agent, native_thread_id)
+  WHERE released_at IS NULL AND native_thread_id IS NOT NULL;
+
+CREATE INDEX binding_thread   ON bindings(agent, native_thread_id, bound_at);
+
+CREATE INDEX binding_terminal ON bindings(terminal_key, bound_at);
+
+CREATE TRIGGER bindings_fixed BEFORE UPDATE OF
+  binding_id, session_id, generation, agent, terminal_id, terminal_key, incarnation_key, endpoint_json,
+  pid, process_uuid, process_birth, artifact_json, evidence, bound_at ON bindings
+BEGIN SELECT RAISE(ABORT, 'a binding is immutable'); END;
+
+CREATE TRIGGER bindings_thread_once BEFORE UPDATE OF native_thread_id ON bindings
+WHEN OLD.native_thread_id IS NOT NULL AND NEW.native_thread_id IS NOT OLD.native_thread_id
+BEGIN SELECT RAISE(ABORT, 'the thread of a binding is set once'); END;
+
+CREATE TRIGGER bindings_released_once BEFORE UPDATE OF released_at ON bindings
+WHEN OLD.released_at IS NOT NULL AND NEW.released_at IS NOT OLD.released_at
+BEGIN SELECT RAISE(ABORT, 'a binding is released once'); END;
+
+CREATE TABLE terminal_fences (
+  terminal_key TEXT PRIMARY KEY,
+  kind   TEXT NOT NULL CHECK (kind IN ('dispatch','transition')),
+  ref_id TEXT NOT NULL,
+  generation INTEGER NOT NULL CHECK (generation >= 1),
+  lease_epoch INTEGER NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE terminal_generations (
+  terminal_key TEXT PRIMARY KEY,
+  generation INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE turns (
+  turn_id    TEXT PRIMARY KEY,
+  session_id TEXT NOT NULL REFERENCES sessions(session_id),
+  revision   INTEGER NOT NULL CHECK (revision >= 1),
+  status     TEXT NOT NULL CHECK (status IN ('created','running','waiting_for_agent','waiting_for_controller',
+                                             'idle','stalled','failed','cancelling','cancelled','closed')),
+  agent TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  binding_id TEXT NOT NULL REFERENCES bindings(binding_id),
+  binding_generation INTEGER NOT NULL,
+  native_thread_id TEXT,
+  terminal_key TEXT NOT NULL,
+  controller_session_id TEXT NOT NULL,
+  route_json TEXT CHECK (json_valid(route_json)),
+  request_text TEXT NOT NULL,
+  current_message_id TEXT,
+  response_rounds_used INTEGER NOT NULL DEFAULT 0,
+  soft_limit INTEGER NOT NULL DEFAULT 50,
+  hard_limit INTEGER NOT NULL DEFAULT 100,
+  started_at INTEGER,
+  last_activity_at INTEGER,
+  inactivity_minutes REAL NOT NULL DEFAULT 60    CHECK (inactivity_minutes > 0),
+  hard_minutes       REAL NOT NULL DEFAULT 720   CHECK (hard_minutes > 0),
+  retention_minutes  REAL NOT NULL DEFAULT 10080 CHECK (retention_minutes > 0),
+  inactivity_deadline_at INTEGER,
+  hard_deadline_at INTEGER,
+  monitor_json TEXT CHECK (json_valid(monitor_json)),
+  claim_message_id TEXT,
+  claim_fingerprint TEXT,
+  claim_outcome TEXT,
+  claim_delivery_id TEXT,
+  claimed_at INTEGER,
+  stalled_at INTEGER,
+  stalled_reason TEXT,
+  stalled_notified_at INTEGER,
+  idle_since INTEGER,
+  cancelled_at INTEGER,
+  closed_at INTEGER,
+  close_reason TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX turn_blocking ON turns(session_id)
+  WHERE status IN ('created','running','waiting_for_agent','waiting_for_controller','stalled','cancelling');
+
+CREATE INDEX turn_by_status   ON turns(status, updated_at);
+
+CREATE INDEX turn_by_session  ON turns(session_id, created_at);
+
+CREATE INDEX turn_by_terminal ON turns(terminal_key, created_at);
+
+CREATE TRIGGER turns_fixed BEFORE UPDATE OF
+  turn_id, session_id, agent, workspace, binding_id, binding_generation, terminal_key,
+  controller_session_id, route_json, request_text, created_at ON turns
+BEGIN SELECT RAISE(ABORT, 'origin and route of a turn are immutable'); END;
+
+CREATE TRIGGER turns_thread_once BEFORE UPDATE OF native_thread_id ON turns
+WHEN OLD.native_thread_id IS NOT NULL AND NEW.native_thread_id IS NOT OLD.native_thread_id
+BEGIN SELECT RAISE(ABORT, 'the thread of a turn is set once'); END;
+
+CREATE TRIGGER turns_claim_once BEFORE UPDATE OF claim_message_id, claim_fingerprint, claim_outcome, claim_delivery_id, claimed_at ON turns
+WHEN OLD.claim_fingerprint IS NOT NULL AND (
+     NEW.claim_fingerprint IS NOT OLD.claim_fingerprint OR NEW.claim_message_id  IS NOT OLD.claim_message_id
+  OR NEW.claim_outcome     IS NOT OLD.claim_outcome     OR NEW.claim_delivery_id IS NOT OLD.claim_delivery_id
+  OR NEW.claimed_at        IS NOT OLD.claimed_at)
+BEGIN SELECT RAISE(ABORT, 'a completion is claimed once'); END;
+
+CREATE TRIGGER turns_forward BEFORE UPDATE ON turns
+WHEN NEW.revision <= OLD.revision OR NEW.updated_at < OLD.updated_at
+  OR NEW.last_activity_at < OLD.last_activity_at
+BEGIN SELECT RAISE(ABORT, 'a turn never goes back'); END;
+
+CREATE TRIGGER turns_moves BEFORE UPDATE OF status ON turns
+WHEN NEW.status <> OLD.status AND NOT (
+     (NEW.status = 'closed')
+  OR (NEW.status = 'running'                AND OLD.status IN ('created','waiting_for_agent'))
+  OR (NEW.status = 'waiting_for_controller' AND OLD.status IN ('waiting_for_agent','running'))
+  OR (NEW.status = 'waiting_for_agent'      AND OLD.status IN ('created','waiting_for_controller','stalled'))
+  OR (NEW.status IN ('idle','failed')       AND OLD.status IN ('waiting_for_agent','waiting_for_controller','running','stalled'))
+  OR (NEW.status = 'stalled'                AND OLD.status IN ('created','waiting_for_agent','running'))
+  OR (NEW.status = 'cancelled'              AND OLD.status IN ('waiting_for_agent','running','waiting_for_controller')))
+BEGIN SELECT RAISE(ABORT, 'no such move of a turn'); END;
+
+CREATE TABLE turn_events (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  turn_id TEXT NOT NULL REFERENCES turns(turn_id),
+  ts INTEGER NOT NULL,
+  event TEXT NOT NULL,
+  message_id TEXT,
+  detail_json TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(detail_json))
+) STRICT;
+
+CREATE INDEX turn_events_turn ON turn_events(turn_id, seq);
+
+CREATE TRIGGER turn_events_fixed BEFORE UPDATE ON turn_events BEGIN SELECT RAISE(ABORT, 'append only'); END;
+
+CREATE TRIGGER turn_events_kept  BEFORE DELETE ON turn_events BEGIN SELECT RAISE(ABORT, 'append only'); END;
+
+CREATE TABLE dispatches (
+  message_id TEXT PRIMARY KEY,
+  tool_call_id TEXT UNIQUE,
+  turn_id TEXT NOT NULL REFERENCES turns(turn_id),
+  session_id TEXT NOT NULL,
+  binding_id TEXT NOT NULL,
+  binding_generation INTEGER NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('task','answer')),
+  terminal_key TEXT NOT NULL,
+  generation INTEGER NOT NULL,
+  previous_message_id TEXT,
+  agent TEXT NOT NULL,
+  native_thread_id TEXT,
+  controller_session_id TEXT NOT NULL,
+  body_hash TEXT NOT NULL,
+  request_hash TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('prepared','text_injected','enter_dispatched','agent_accepted',
+                                         'not_accepted','uncertain','aborted')),
+  last_proven_stage TEXT NOT NULL CHECK (last_proven_stage IN ('prepared','text_injected','enter_dispatched','agent_accepted')),
+  input_may_have_started INTEGER NOT NULL DEFAULT 0 CHECK (input_may_have_started IN (0,1)),
+  safe_to_retry INTEGER NOT NULL DEFAULT 0 CHECK (safe_to_retry IN (0,1)),
+  anchor_json TEXT NOT NULL CHECK (json_valid(anchor_json)),
+  acceptance_json TEXT CHECK (json_valid(acceptance_json)),
+  dispatcher TEXT NOT NULL,
+  lease_epoch INTEGER NOT NULL,
+  prepared_at INTEGER NOT NULL,
+  text_injected_at INTEGER,
+  enter_dispatched_at INTEGER,
+  agent_accepted_at INTEGER,
+  settled_at INTEGER,
+  error_code TEXT,
+  resolved_at INTEGER,
+  resolved_reason TEXT,
+  UNIQUE (terminal_key, generation),
+  CHECK (status <> 'agent_accepted' OR acceptance_json IS NOT NULL),
+  CHECK (safe_to_retry = 0 OR (status = 'aborted' AND input_may_have_started = 0))
+) STRICT;
+
+CREATE INDEX dispatch_by_turn ON dispatches(turn_id, prepared_at);
+
+CREATE INDEX dispatch_open    ON dispatches(terminal_key, generation) WHERE resolved_at IS NULL;
+
+CREATE TRIGGER dispatches_fixed BEFORE UPDATE OF
+  message_id, tool_call_id, turn_id, session_id, binding_id, binding_generation, kind, terminal_key, generation,
+  previous_message_id, agent, controller_session_id, body_hash, request_hash, anchor_json,
+  dispatcher, lease_epoch, prepared_at ON dispatches
+BEGIN SELECT RAISE(ABORT, 'a receipt is immutable'); END;
+
+CREATE TRIGGER dispatches_thread_once BEFORE UPDATE OF native_thread_id ON dispatches
+WHEN OLD.native_thread_id IS NOT NULL AND NEW.native_thread_id IS NOT OLD.native_thread_id
+BEGIN SELECT RAISE(ABORT, 'the thread of a receipt is set once'); END;
+
+CREATE TRIGGER dispatches_mark_stays BEFORE UPDATE OF input_may_have_started ON dispatches
+WHEN NEW.input_may_have_started < OLD.input_may_have_started
+BEGIN SELECT RAISE(ABORT, 'the input mark is never taken back'); END;
+
+CREATE TRIGGER dispatches_moves BEFORE UPDATE OF status ON dispatches
+WHEN NEW.status <> OLD.status AND NOT (
+     (OLD.status = 'prepared'         AND NEW.status = 'aborted' AND OLD.input_may_have_started = 0)
+  OR (OLD.status = 'prepared'         AND NEW.status IN ('text_injected','uncertain') AND NEW.input_may_have_started = 1)
+  OR (OLD.status = 'text_injected'    AND NEW.status IN ('enter_dispatched','agent_accepted','uncertain'))
+  OR (OLD.status = 'enter_dispatched' AND NEW.status IN ('agent_accepted','not_accepted','uncertain'))
+  OR (OLD.status = 'agent_accepted'   AND NEW.status = 'uncertain'))
+BEGIN SELECT RAISE(ABORT, 'no such move of a dispatch'); END;
+
+CREATE TABLE watches (
+  watch_id TEXT PRIMARY KEY,
+  revision INTEGER NOT NULL CHECK (revision >= 1),
+  agent TEXT NOT NULL,
+  mode TEXT NOT NULL CHECK (mode IN ('exact_task','terminal_activity')),
+  terminal_id TEXT NOT NULL,
+  terminal_key TEXT NOT NULL,
+  endpoint_json TEXT NOT NULL CHECK (json_valid(endpoint_json)),
+  workspace TEXT NOT NULL,
+  binding_token TEXT NOT NULL,
+  identity_fingerprint TEXT NOT NULL,
+  anchor_json TEXT NOT NULL CHECK (json_valid(anchor_json)),
+  anchor_fingerprint TEXT NOT NULL,
+  checkpoint_json TEXT NOT NULL CHECK (json_valid(checkpoint_json)),
+  checkpoint_offset INTEGER NOT NULL CHECK (checkpoint_offset >= 0),
+  warnings_json TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(warnings_json)),
+  controller_session_id TEXT NOT NULL,
+  route_json TEXT NOT NULL CHECK (json_valid(route_json)),
+  status TEXT NOT NULL CHECK (status IN ('active','completed','failed','timed_out','invalidated','cancelled')),
+  created_at INTEGER NOT NULL,
+  deadline_at INTEGER NOT NULL CHECK (deadline_at > created_at),
+  updated_at INTEGER NOT NULL,
+  last_activity_at INTEGER NOT NULL,
+  settled_fingerprint TEXT,
+  settled_observed_at INTEGER,
+  settled_reason TEXT,
+  completion_text TEXT CHECK (completion_text IS NULL OR length(completion_text) <= 4000),
+  completion_id TEXT,
+  completion_ts INTEGER,
+  CHECK ((status = 'active') = (settled_fingerprint IS NULL)),
+  CHECK (completion_text IS NULL OR status IN ('completed','failed'))
+) STRICT;
+
+CREATE UNIQUE INDEX watch_active_task     ON watches(identity_fingerprint) WHERE status = 'active';
+
+CREATE UNIQUE INDEX watch_active_terminal ON watches(terminal_id)          WHERE status = 'active';
+
+CREATE INDEX watch_by_status   ON watches(status, created_at);
+
+CREATE INDEX watch_by_terminal ON watches(terminal_key, created_at);
+
+CREATE TRIGGER watches_fixed BEFORE UPDATE OF
+  watch_id, agent, mode, terminal_id, terminal_key, endpoint_json, workspace, binding_token, identity_fingerprint,
+  anchor_json, anchor_fingerprint, controller_session_id, route_json, created_at, deadline_at ON watches
+BEGIN SELECT RAISE(ABORT, 'origin of a watch is immutable'); END;
+
+CREATE TRIGGER watches_final BEFORE UPDATE ON watches WHEN OLD.status <> 'active'
+BEGIN SELECT RAISE(ABORT, 'a settled watch is final'); END;
+
+CREATE TRIGGER watches_forward BEFORE UPDATE ON watches
+WHEN NEW.revision <= OLD.revision OR NEW.updated_at < OLD.updated_at
+  OR NEW.last_activity_at < OLD.last_activity_at OR NEW.checkpoint_offset < OLD.checkpoint_offset
+BEGIN SELECT RAISE(ABORT, 'a watch never goes back'); END;
+
+CREATE TABLE watch_notifications (
+  notification_id TEXT PRIMARY KEY,
+  watch_id TEXT NOT NULL REFERENCES watches(watch_id),
+  ord INTEGER NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('approval','completed','failed','timed_out','invalidated','cancelled')),
+  evidence_fingerprint TEXT NOT NULL CHECK (length(evidence_fingerprint) = 64),
+  reason_code TEXT,
+  created_at INTEGER NOT NULL,
+  UNIQUE (watch_id, ord),
+  UNIQUE (watch_id, kind, evidence_fingerprint)
+) STRICT;
+
+CREATE UNIQUE INDEX watch_one_outcome ON watch_notifications(watch_id) WHERE kind <> 'approval';
+
+CREATE TRIGGER watch_notifications_fixed BEFORE UPDATE ON watch_notifications BEGIN SELECT RAISE(ABORT, 'append only'); END;
+
+CREATE TRIGGER watch_notifications_kept  BEFORE DELETE ON watch_notifications BEGIN SELECT RAISE(ABORT, 'append only'); END;
+
+CREATE TRIGGER watch_notifications_late  BEFORE INSERT ON watch_notifications
+WHEN EXISTS (SELECT 1 FROM watch_notifications WHERE watch_id = NEW.watch_id AND kind <> 'approval')
+BEGIN SELECT RAISE(ABORT, 'the outcome of a watch is its last notification'); END;
+
+CREATE TABLE callbacks (
+  delivery_id TEXT PRIMARY KEY,
+  idempotency_key TEXT NOT NULL UNIQUE,
+  lane TEXT NOT NULL CHECK (lane IN ('turn_lifecycle','turn_notification','watch')),
+  kind TEXT NOT NULL,
+  turn_id TEXT REFERENCES turns(turn_id),
+  watch_id TEXT REFERENCES watches(watch_id),
+  message_id TEXT NOT NULL,
+  event_type TEXT NOT NULL,
+  requires_response INTEGER NOT NULL CHECK (requires_response IN (0,1)),
+  body TEXT NOT NULL,
+  envelope_json TEXT NOT NULL CHECK (json_valid(envelope_json)),
+  route_transport TEXT NOT NULL,
+  route_profile_id TEXT NOT NULL,
+  route_profile_revision TEXT NOT NULL,
+  route_controller_session_id TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('pending','claimed','retry_wait','accepted','permanent','uncertain',
+                                         'exhausted','superseded')),
+  attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  attempt_id TEXT,
+  claim_holder TEXT,
+  claim_epoch INTEGER,
+  claim_expires_at INTEGER,
+  transport_started_at INTEGER,
+  last_attempt_at INTEGER,
+  next_attempt_at INTEGER NOT NULL DEFAULT 0,
+  accepted_at INTEGER,
+  acceptance_id TEXT,
+  last_error_code TEXT,
+  superseded_at INTEGER,
+  superseded_reason TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  CHECK ((turn_id IS NULL) <> (watch_id IS NULL)),
+  CHECK ((lane = 'watch') = (watch_id IS NOT NULL)),
+  CHECK ((status = 'claimed') = (attempt_id IS NOT NULL AND claim_expires_at IS NOT NULL)),
+  CHECK ((status = 'accepted') = (acceptance_id IS NOT NULL))
+) STRICT;
+
+CREATE UNIQUE INDEX callback_open_lane ON callbacks(turn_id, lane)
+  WHERE turn_id IS NOT NULL AND status IN ('pending','claimed','retry_wait');
+
+CREATE INDEX callback_due    ON callbacks(route_profile_id, route_controller_session_id, status, next_attempt_at);
+
+CREATE INDEX callback_turn   ON callbacks(turn_id, status)  WHERE turn_id IS NOT NULL;
+
+CREATE INDEX callback_watch  ON callbacks(watch_id, status) WHERE watch_id IS NOT NULL;
+
+CREATE INDEX callback_status ON callbacks(status, route_profile_id, lane);
+
+CREATE INDEX callback_queue ON callbacks(route_profile_id, route_controller_session_id, coalesce(last_attempt_at, created_at), delivery_id)
+  WHERE status IN ('pending','retry_wait');
+
+CREATE TRIGGER callbacks_fixed BEFORE UPDATE OF
+  delivery_id, idempotency_key, lane, kind, turn_id, watch_id, message_id, event_type, requires_response, body,
+  envelope_json, route_transport, route_profile_id, route_profile_revision, route_controller_session_id, created_at ON callbacks
+BEGIN SELECT RAISE(ABORT, 'content and route of a callback are immutable'); END;
+
+CREATE TRIGGER callbacks_moves BEFORE UPDATE OF status ON callbacks
+WHEN NOT (
+     (OLD.status IN ('pending','retry_wait') AND NEW.status IN ('claimed','superseded','retry_wait','exhausted','accepted'))
+  OR (OLD.status = 'claimed'   AND NEW.status <> 'claimed')
+  OR (OLD.status = 'uncertain' AND NEW.status = 'accepted'))
+BEGIN SELECT RAISE(ABORT, 'no such move of a callback'); END;
+
+CREATE TABLE callback_attempts (
+  delivery_id TEXT NOT NULL REFERENCES callbacks(delivery_id),
+  number INTEGER NOT NULL CHECK (number >= 1),
+  attempt_id TEXT NOT NULL UNIQUE,
+  holder TEXT NOT NULL,
+  claim_epoch INTEGER NOT NULL,
+  claimed_at INTEGER NOT NULL,
+  started_at INTEGER,
+  ended_at INTEGER,
+  disposition TEXT CHECK (disposition IN ('accepted','retryable_failure','permanent_failure','uncertain','superseded')),
+  error_code TEXT,
+  acceptance_id TEXT,
+  evidence_json TEXT CHECK (json_valid(evidence_json)),
+  PRIMARY KEY (delivery_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER callback_attempts_fixed BEFORE UPDATE ON callback_attempts WHEN OLD.ended_at IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'an ended attempt is immutable'); END;
+
+CREATE TABLE transitions (
+  transition_id TEXT PRIMARY KEY,
+  revision INTEGER NOT NULL CHECK (revision >= 1),
+  tool_call_id TEXT UNIQUE,
+  operation TEXT NOT NULL CHECK (operation IN ('new_thread','resume_thread','adopt_external_thread')),
+  origin TEXT,
+  input_possible INTEGER NOT NULL CHECK (input_possible IN (0,1)),
+  status TEXT NOT NULL CHECK (status IN ('prepared','dispatching','submitted','uncertain','verified','committed','aborted')),
+  terminal_id TEXT NOT NULL,
+  terminal_key TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  source_session_id TEXT,
+  source_expected_revision INTEGER,
+  target_session_id TEXT NOT NULL,
+  target_expected_revision INTEGER,
+  target_native_thread_id TEXT,
+  candidate_file_json TEXT CHECK (json_valid(candidate_file_json)),
+  before_json TEXT NOT NULL CHECK (json_valid(before_json)),
+  after_json TEXT CHECK (json_valid(after_json)),
+  adapter_version TEXT NOT NULL,
+  command_fingerprint TEXT NOT NULL,
+  dispatcher TEXT NOT NULL,
+  lease_epoch INTEGER NOT NULL,
+  prepared_at INTEGER NOT NULL,
+  dispatching_at INTEGER,
+  submitted_at INTEGER,
+  uncertain_at INTEGER,
+  verified_at INTEGER,
+  committed_at INTEGER,
+  aborted_at INTEGER,
+  reconciled_outcome TEXT CHECK (reconciled_outcome IN ('before','after')),
+  error TEXT,
+  do_not_retry INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE INDEX transition_open ON transitions(terminal_key, prepared_at)
+  WHERE status IN ('prepared','dispatching','submitted','uncertain','verified');
+
+CREATE TABLE offers (
+  owner_session TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  target_type TEXT NOT NULL,
+  target_id TEXT NOT NULL,
+  payload_json TEXT NOT NULL CHECK (json_valid(payload_json)),
+  fingerprint TEXT,
+  invalidated INTEGER NOT NULL DEFAULT 0 CHECK (invalidated IN (0,1)),
+  minted_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  PRIMARY KEY (owner_session, kind, target_type, target_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX offers_age ON offers(owner_session, minted_at);
+
+CREATE TABLE approvals (
+  approval_id TEXT PRIMARY KEY,
+  turn_id TEXT NOT NULL REFERENCES turns(turn_id),
+  message_id TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  screen_digest TEXT,
+  request_id TEXT,
+  evidence_fingerprint TEXT,
+  state TEXT NOT NULL CHECK (state IN ('notified','reserved','consumed','cleared','expired','uncertain')),
+  delivery_id TEXT,
+  decision TEXT,
+  decided_by TEXT CHECK (decided_by IN ('user','policy')),
+  policy_rule_id TEXT,
+  notified_at INTEGER NOT NULL,
+  reserved_at INTEGER,
+  consumed_at INTEGER,
+  cleared_at INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX approval_once ON approvals(turn_id, message_id, fingerprint) WHERE cleared_at IS NULL;
+
+CREATE INDEX approval_turn ON approvals(turn_id, message_id, notified_at);
+
+CREATE TABLE interactions (
+  interaction_id TEXT PRIMARY KEY,
+  turn_id TEXT REFERENCES turns(turn_id),
+  watch_id TEXT REFERENCES watches(watch_id),
+  message_id TEXT,
+  state TEXT NOT NULL CHECK (state IN ('candidate','pending','published','reserved','executing',
+        'awaiting_advance','resolved','superseded','manual_required','response_uncertain')),
+  prompt_fingerprint TEXT NOT NULL,
+  surface_id TEXT NOT NULL,
+  step_index INTEGER NOT NULL,
+  step_total INTEGER NOT NULL,
+  projection_json TEXT NOT NULL CHECK (length(projection_json) <= 32768) CHECK (json_valid(projection_json)),
+  plan_json TEXT NOT NULL CHECK (json_valid(plan_json)),
+  owner_session TEXT NOT NULL,
+  binding_id TEXT,
+  binding_generation INTEGER,
+  process_key TEXT NOT NULL,
+  answer_message_id TEXT UNIQUE,
+  last_proven_stage TEXT,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  CHECK ((turn_id IS NULL) <> (watch_id IS NULL))
+) STRICT;
+
+CREATE UNIQUE INDEX interaction_once ON interactions(coalesce(turn_id,watch_id), surface_id, prompt_fingerprint)
+  WHERE state IN ('reserved','executing','awaiting_advance','resolved','response_uncertain');
+
+CREATE INDEX interaction_open  ON interactions(turn_id)
+  WHERE state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain');
+
+CREATE INDEX interaction_turn  ON interactions(turn_id, created_at)  WHERE turn_id IS NOT NULL;
+
+CREATE INDEX interaction_watch ON interactions(watch_id, created_at) WHERE watch_id IS NOT NULL;
+

@@ -1,0 +1,188 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+)
+
+// Proves core 19.9: nothing but SQL happens inside a write transaction. A move gets
+// a tx, which reaches nothing outside the database; files of moves import nothing
+// that could; and no function handed to transact touches the Store's own IO.
+func TestTx_NoIO(t *testing.T) {
+	// only these files may reach the world: they run outside of transactions
+	mayIO := []string{"open.go", "doorbell.go", "migrate.go", "keeper.go"}
+	pure := []string{"bytes", "context", "crypto/sha256", "encoding/hex", "encoding/json", "errors", "math/rand/v2", "slices", "strings",
+		"sync", "sync/atomic", "time", "database/sql", "github.com/mattn/go-sqlite3", "drawbridge/shared/fault", "drawbridge/shared/crashpoint"}
+	world := []string{"opt", "rdb", "wdb", "bell", "path"} // fields of Store that lead out of a transaction
+	callers := 0
+	eachFile(t, func(name string, file *ast.File) {
+		if !slices.Contains(mayIO, name) {
+			for _, imp := range file.Imports {
+				if path := strings.Trim(imp.Path.Value, `"`); !slices.Contains(pure, path) {
+					t.Errorf("%s imports %s", name, path)
+				}
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || sel.Sel.Name != "transact" {
+				return true
+			}
+			body, ok := call.Args[len(call.Args)-1].(*ast.FuncLit)
+			if !ok {
+				t.Errorf("%s: transact gets something that is not seen here", name)
+				return true
+			}
+			callers++
+			ast.Inspect(body, func(n ast.Node) bool {
+				switch x := n.(type) {
+				case *ast.SelectorExpr:
+					id, ok := x.X.(*ast.Ident)
+					if ok && id.Name == "s" && slices.Contains(world, x.Sel.Name) && !(x.Sel.Name == "opt" && name == "lease.go") {
+						t.Errorf("%s: s.%s inside a transaction", name, x.Sel.Name)
+					}
+					if ok && (id.Name == "crashpoint" || id.Name == "os" || id.Name == "exec") {
+						t.Errorf("%s: %s.%s inside a transaction", name, id.Name, x.Sel.Name)
+					}
+				case *ast.GoStmt, *ast.SendStmt, *ast.SelectStmt:
+					t.Errorf("%s: concurrency inside a transaction", name)
+				}
+				return true
+			})
+			return true
+		})
+		// a tx has no field that leads out
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != "tx" {
+				return true
+			}
+			for _, f := range spec.Type.(*ast.StructType).Fields.List {
+				for _, id := range f.Names {
+					if !slices.Contains([]string{"conn", "now", "boot", "bootID", "holder", "newID", "silent"}, id.Name) {
+						t.Errorf("tx has a field %s", id.Name)
+					}
+				}
+			}
+			return true
+		})
+	})
+	if callers < 30 {
+		t.Errorf("only %d moves found", callers)
+	}
+}
+
+// A commit that fails leaves nothing behind, whatever the move.
+func TestTx_FailedCommitLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	f := w.prepare("1", "a", "t1").accept("t1")
+	m := f.monitor()
+	before := dump(t, w.raw())
+	store.FailCommit(w.Store, errors.New("disk full"))
+	for move, err := range everyMonitorMove(w.Store, m) {
+		// moves that a Turn under way refuses fail by their own code
+		if got := fault.CodeOf(err); got != fault.StoreUnavailable {
+			t.Errorf("%s gives %q (%v)", move, got, err)
+		}
+	}
+	store.FailCommit(w.Store, nil)
+	if dump(t, w.raw()) != before {
+		t.Error("the Store changed")
+	}
+	if _, err := w.TouchActivity(ctx, m, store.Activity{At: w.Now() + 1}); err != nil { // the connection is usable
+		t.Error(err)
+	}
+}
+
+// A panic inside a move gives the write lock back.
+func TestTx_Panic(t *testing.T) {
+	w := newWorld(t)
+	f := w.prepare("1", "a", "t1").enter()
+	before := dump(t, w.raw())
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_, _ = w.AcceptDispatch(ctx, f.term, store.Acceptance{MessageID: "msg-1", NativeThreadID: "t1", Evidence: []byte(`{}`),
+			Check: func(store.Dispatch, []byte) error { panic("bug") }})
+	}()
+	if dump(t, w.raw()) != before {
+		t.Error("the Store changed")
+	}
+	w.lease("x")
+}
+
+func TestTx_BusyEndsAfterTheWait(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits 10 s")
+	}
+	w := newWorld(t)
+	db := w.raw()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	lock := func(statement string) {
+		t.Helper()
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock("BEGIN IMMEDIATE")
+	cut, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := w.MintOffer(cut, offer("a", "t", `{}`, "f")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	began := time.Now()
+	err = w.MintOffer(ctx, offer("a", "t", `{}`, "f"))
+	wantCode(t, err, fault.StoreBusy)
+	if e, _ := fault.As(err); !e.Retry {
+		t.Error("store_busy is not marked as safe")
+	}
+	if d := time.Since(began); d < store.WriteWait-time.Second || d > store.WriteWait+3*time.Second {
+		t.Errorf("waited %s", d)
+	}
+	lock("ROLLBACK")
+	if err := w.MintOffer(ctx, offer("a", "t", `{}`, "f")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Readers go on while somebody writes.
+func TestTx_ReadersDoNotWait(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("1", "a", "t1")
+	conn, err := w.raw().Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	if turn, err := w.Turn(ctx, "turn-1"); err != nil || turn.ID != "turn-1" {
+		t.Error(turn, err)
+	}
+	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Readers(w.Store).Exec(`DELETE FROM offers`); err == nil {
+		t.Error("a reading connection writes")
+	}
+}
