@@ -5,6 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"golang.org/x/term"
@@ -21,7 +23,7 @@ type LogOptions struct {
 	Stderr   io.Writer
 	Level    string           // as -log-level; "" means info
 	Format   string           // as -log-format; "" means auto
-	Redactor *redact.Redactor // nil redacts patterns only
+	Redactor *redact.Redactor // nil knows no values, and the home and state directories as paths
 	Now      func() time.Time // nil means time.Now; names the daily files
 }
 
@@ -45,15 +47,25 @@ func OpenLog(opts LogOptions) (*Log, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Redactor == nil {
+		opts.Redactor = redact.New(redact.Options{Paths: map[string]string{homeDir(): "<home>", StateRoot(): "<state>"}})
+	}
 	level, err := parseLevel(opts.Level)
 	if err != nil {
 		return nil, err
 	}
+	surviveBrokenPipe()
 	l := &Log{opts: opts, level: level}
 	l.common = []slog.Attr{slog.String("bin", opts.Program), slog.Int("pid", os.Getpid())}
 	l.Logger = slog.New(l.handler(opts.Stderr, !l.text()).WithAttrs(l.common))
 	return l, nil
 }
+
+// surviveBrokenPipe makes a write to a stderr that nobody reads any more an
+// error. Left alone, the Go runtime ends the program by SIGPIPE: a sibling would
+// die at its first line after the end of its bridge, in the middle of its drain.
+// Catching, unlike ignoring, is not inherited by children.
+func surviveBrokenPipe() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // text reports whether stderr gets key=value lines instead of JSON.
 func (l *Log) text() bool {

@@ -51,10 +51,13 @@ func openLog(t *testing.T, w io.Writer, opts service.LogOptions) *service.Log {
 }
 
 func TestLog_JSON(t *testing.T) {
+	t.Setenv("HOME", "/home/joe")
+	t.Setenv("XDG_STATE_HOME", "")
 	var buf bytes.Buffer
 	log := openLog(t, &buf, service.LogOptions{})
 	log.Debug("not shown")
-	log.With("actor", "sweep").Warn("look\nhere", "err", fmt.Errorf("outer: %w", fault.New(fault.LeaseLost, "inner")), "n", 3)
+	log.With("actor", "sweep").Warn("look\nhere", "err", fmt.Errorf("outer: %w", fault.New(fault.LeaseLost, "inner")), "n", 3,
+		"dir", "/home/joe/.local/state/drawbridge/store", "file", "/home/joe/x", "header", "Authorization: Bearer x")
 	log.Close()
 	log.Info("after the end")
 	var got map[string]any
@@ -63,7 +66,8 @@ func TestLog_JSON(t *testing.T) {
 	}
 	delete(got, "time")
 	want := map[string]any{"level": "WARN", "msg": "look here", "bin": "sample", "pid": float64(os.Getpid()), "actor": "sweep",
-		"err": "outer: inner", "n": float64(3), "code": "lease_lost"}
+		"err": "outer: inner", "n": float64(3), "code": "lease_lost",
+		"dir": "<state>/store", "file": "<home>/x", "header": "Authorization: [redacted]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}

@@ -127,7 +127,7 @@ func TestOrdered(t *testing.T) {
 		t.Error("Object.JSON took bytes that are not UTF-8")
 	}
 	for name, f := range map[string]func(){
-		"odd":          func() { strictjson.Ordered("a") },
+		"odd":          func() { strictjson.Ordered([]any{"a"}...) },
 		"name no text": func() { strictjson.Ordered(1, 2) },
 		"no form":      func() { strictjson.Ordered("a", 1.5) },
 	} {

@@ -3,7 +3,9 @@ package testkit_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +94,20 @@ func TestGolden(t *testing.T) {
 	testkit.Golden(r, "golden.txt", []byte("one\nthree\n"))
 	if !r.failed {
 		t.Error("a difference did not fail the test")
+	}
+}
+
+func TestBuildProgram(t *testing.T) {
+	path := testkit.BuildProgram(t, "kitrun")
+	if again := testkit.BuildProgram(t, "kitrun"); again != path {
+		t.Errorf("built twice: %s, %s", path, again)
+	}
+	if tagged := testkit.BuildProgram(t, "kitrun", "some_tag"); tagged == path {
+		t.Error("tags make no difference")
+	}
+	out, err := exec.Command(path, "version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "kitrun ") {
+		t.Errorf("version: %q, %v", out, err)
 	}
 }
 
