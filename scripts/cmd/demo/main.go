@@ -74,7 +74,7 @@ func run(ctx context.Context, bin, version string, daemon bool) error {
 	}
 	say("everything has ended; no process and no file is left")
 	fmt.Printf("\nsession   %s\nturn      %s\ncallback  %s\nverdict   %s\n",
-		out.session, out.turn, strings.ReplaceAll(strings.TrimSpace(out.callback.Body), "\n", "\n          "), out.verdict)
+		out.session, out.turn, indent(out.callback.Body), out.verdict)
 	return nil
 }
 
@@ -160,6 +160,17 @@ func accepted(tb rig.TB, call func(string, map[string]any) map[string]any, turn 
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// indent sets the lines of a body under the first one.
+func indent(body string) string {
+	var lines []string
+	for _, line := range strings.Split(strings.TrimSpace(body), "\n") {
+		if strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n          ")
 }
 
 func text(v any) string { s, _ := v.(string); return s }

@@ -89,14 +89,14 @@ func (s *stand) watch(ctx context.Context, p *pane) (string, error) {
 			ID string `json:"watch_id"`
 		} `json:"watch"`
 	}
+	var refused error // the turn that was typed has not begun
 	err := until(ctx, patience, fmt.Sprintf("pane %d can be watched", p.n), func() (bool, error) {
-		err := s.call(ctx, "watch", map[string]any{"terminal_id": p.terminal}, &made)
-		if err != nil && ctx.Err() == nil {
-			s.opts.Log("%v", err) // the turn has not begun
-			return false, nil
-		}
-		return err == nil, err
+		refused = s.call(ctx, "watch", map[string]any{"terminal_id": p.terminal}, &made)
+		return refused == nil, nil
 	})
+	if err != nil {
+		err = fmt.Errorf("%w; the last refusal: %w", err, refused)
+	}
 	return made.Watch.ID, err
 }
 
