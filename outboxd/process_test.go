@@ -68,6 +68,12 @@ func (w *world) start(h *fakehost.Host, session string, extra ...string) *daemon
 
 func (w *world) launch(env, args []string) *daemon {
 	w.t.Helper()
+	return w.launchTo(nil, env, args)
+}
+
+// launchTo starts outboxd with stderr as given; nil collects it.
+func (w *world) launchTo(stderr *os.File, env, args []string) *daemon {
+	w.t.Helper()
 	program := testkit.BuildProgram(w.t, "outboxd", "drawbridge_crashpoints")
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -83,6 +89,9 @@ func (w *world) launch(env, args []string) *daemon {
 	d.cmd.Env = slices.Concat(env, []string{"HOME=" + w.home, "DRAWBRIDGE_LIFELINE_FD=3", "NOTIFY_SOCKET=" + socket})
 	d.cmd.ExtraFiles = []*os.File{read}
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
+	if stderr != nil {
+		d.cmd.Stdout, d.cmd.Stderr = stderr, stderr
+	}
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := d.cmd.Start(); err != nil {
 		w.t.Fatal(err)
@@ -262,6 +271,73 @@ func TestStop_FinishesTheRunningCallback(t *testing.T) {
 	}
 }
 
+// The bridge is killed while a callback runs: lifeline and stderr break at once,
+// and the callback is still finished and settled.
+func TestStop_StderrIsGoneToo(t *testing.T) {
+	w, h := newWorld(t), fakehost.New(t)
+	h.Script(fakehost.Script{Word: "accepted", WaitFor: "go"})
+	row := seed.Turn(t, w.Store, h.Capture(session).Route, "1", "body")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := w.launchTo(write, slices.Concat(fakehost.Environ(session), h.Capture(session).Relay()), nil)
+	write.Close()
+	eventually(t, "the call", func() bool { return len(h.Calls()) == 1 })
+	read.Close()
+	d.cut()
+	d.told("STOPPING=1")
+	h.Open("go")
+	d.exits(0)
+	if got := seed.Read(t, w.Store, row.DeliveryID).Status; got != store.CallbackAccepted {
+		t.Errorf("got %s", got)
+	}
+	w.free()
+}
+
+// Without a bridge, by flags: the program reads the session variable itself.
+func TestServe_ByFlags(t *testing.T) {
+	w, h := newWorld(t), fakehost.New(t)
+	row := seed.Turn(t, w.Store, h.Capture(session).Route, "1", "body")
+	d := w.launch(fakehost.Environ(session), []string{"--profile", h.Path, "--host", "my-agent", "--host-version", "1.8.0"})
+	w.becomes(row.DeliveryID, store.CallbackAccepted)
+	d.signal(syscall.SIGTERM)
+	d.exits(0)
+}
+
+// A connector as docs/host-integration.md describes it: the Turns are made under
+// a Profile of startup_v1, one per session; the outboxd runs under a second
+// document with the same id and revision, without a session of its own, beside
+// the outboxd of one of the sessions.
+func TestServe_Connector(t *testing.T) {
+	w, h := newWorld(t), fakehost.New(t)
+	connector := filepath.Join(h.Dir, "connector.json")
+	document := h.Document(`"driver": "environment_v1"`, `"driver": "environment_v1", "scope": "route_bound_v1"`)
+	if err := os.WriteFile(connector, document, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	routes := map[string]store.Callback{}
+	for _, s := range []string{"session-a", "session-b", "session-c"} {
+		row := seed.Turn(t, w.Store, h.Capture(s).Route, s, "body")
+		routes[row.DeliveryID] = row
+	}
+	env := slices.DeleteFunc(fakehost.Environ("x"), func(e string) bool { return strings.HasPrefix(e, fakehost.SessionVariable) })
+	w.start(h, "session-a")
+	w.launch(env, []string{"--profile", connector, "--host", "my-agent", "--host-version", "1.8.0", "--allow-route-bound"})
+	for id := range routes {
+		w.becomes(id, store.CallbackAccepted)
+	}
+	calls := h.Calls()
+	if len(calls) != len(routes) {
+		t.Errorf("%d calls for %d rows", len(calls), len(routes))
+	}
+	for _, c := range calls {
+		if want := routes[c.Delivery].RouteControllerSessionID; c.Session != want {
+			t.Errorf("session: got %s, want %s", c.Session, want)
+		}
+	}
+}
+
 // With a lifeline SIGINT and SIGHUP are for the owner: nothing happens.
 func TestStop_SiblingIgnoresInterrupt(t *testing.T) {
 	w, h := newWorld(t), fakehost.New(t)
@@ -400,7 +476,7 @@ func TestPaused_RowIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// Proves host-profile 15.27 and 15.37 through the program: what the child sees,
+// Proves host-profile 15.27 and host-profile 15.37 through the program: what the child sees,
 // and that nothing of it is in the log, the Store or the notifications.
 func TestSecrets(t *testing.T) {
 	const canary = "CANARY-session"

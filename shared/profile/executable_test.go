@@ -9,7 +9,7 @@ import (
 	"drawbridge/shared/fault"
 )
 
-// Proves host-profile 15.16, 15.17, 15.18 (readiness).
+// Proves host-profile 15.16, host-profile 15.17, host-profile 15.18 (readiness).
 func TestReady(t *testing.T) {
 	d := dir(t)
 	program := func(name, text string, mode os.FileMode) string {

@@ -131,8 +131,10 @@ func TestParse_JSONTraps(t *testing.T) {
 	})
 }
 
-// Proves host-profile 15.9, 15.13, 15.14, 15.15, 15.19–15.24: each rule of the
-// document, with the class and place of its violation.
+// Each rule of the document, with the class and place of its violation.
+// Proves host-profile 15.9, host-profile 15.13, host-profile 15.14,
+// host-profile 15.15, host-profile 15.19, host-profile 15.20, host-profile 15.21,
+// host-profile 15.22, host-profile 15.23, host-profile 15.24.
 func TestParse_Rules(t *testing.T) {
 	const (
 		ack     = "callback.acknowledgement"

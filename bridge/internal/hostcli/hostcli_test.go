@@ -252,7 +252,7 @@ func TestDoctor_AllOK(t *testing.T) {
 	}
 }
 
-// Proves host-profile 15.34 and 15.18 (doctor): everything is wrong at once and
+// Proves host-profile 15.34 and host-profile 15.18 (doctor): everything is wrong at once and
 // everything is reported, with no value of the environment in it.
 func TestDoctor_AllWrong(t *testing.T) {
 	bad := func(context.Context) ([]hostcli.Fact, error) {

@@ -203,7 +203,7 @@ func TestCourier_WakesByBell(t *testing.T) {
 	w.becomes(row.DeliveryID, store.CallbackAccepted)
 }
 
-// Proves core 19.39 and 19.44: the waits are 5, 15, 60, 60 s, the sixth attempt
+// Proves core 19.39 and core 19.44: the waits are 5, 15, 60, 60 s, the sixth attempt
 // never happens, and each attempt is the same delivery.
 func TestCourier_RetryBudget(t *testing.T) {
 	w, h := newWorld(t), fakehost.New(t)
