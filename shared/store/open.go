@@ -269,7 +269,7 @@ func (s *Store) makeDatabase() error {
 	if _, err := os.Lstat(s.path); s.opt.ReadOnly || err == nil {
 		return nil
 	}
-	return s.private(dbName, unix.O_CREAT)
+	return s.makeFile(dbName)
 }
 
 // makePrivate gives the directory and all files of a Store that is ours its mode.
@@ -280,22 +280,46 @@ func (s *Store) makePrivate() error {
 	if err := os.Chmod(s.opt.Dir, dirMode); err != nil {
 		return fault.New(fault.StoreUnavailable, "open the Store in %s: make it private: %w", s.opt.Dir, err)
 	}
-	return errors.Join(s.private(dbName, 0), s.private(dbName+"-wal", 0), s.private(dbName+"-shm", 0), s.private(bellName, unix.O_CREAT))
+	return errors.Join(s.makeFile(bellName), s.private(dbName), s.private(dbName+"-wal"), s.private(dbName+"-shm"), s.private(bellName))
 }
 
-// private sets the mode of one file, which may be absent unless it is made.
-func (s *Store) private(name string, create int) error {
-	f, err := os.OpenFile(filepath.Join(s.opt.Dir, name),
-		unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|create, fileMode)
-	if errors.Is(err, fs.ErrNotExist) && create == 0 {
+// makeFile makes an absent file. One that exists is not even opened: see private.
+func (s *Store) makeFile(name string) error {
+	f, err := os.OpenFile(filepath.Join(s.opt.Dir, name), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
+	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if err == nil {
-		var st fs.FileInfo
-		if st, err = f.Stat(); err == nil && st.Mode().Perm() != fileMode {
-			err = f.Chmod(fileMode)
+		err = f.Close()
+	}
+	if err != nil {
+		return fault.New(fault.StoreUnavailable, "open the Store in %s: make %s: %w", s.opt.Dir, name, err)
+	}
+	return nil
+}
+
+// private sets the mode of one file, which may be absent.
+//
+// The file is opened as a path only. Closing any other descriptor of it would
+// drop the POSIX locks that SQLite holds in this process: another program would
+// take itself for the only one, cut the shared memory under our feet (SIGBUS), and
+// at its end delete the log that we go on writing.
+func (s *Store) private(name string) error {
+	fd, err := unix.Open(filepath.Join(s.opt.Dir, name), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		switch {
+		case err != nil:
+		case st.Mode&unix.S_IFMT != unix.S_IFREG:
+			err = errors.New("it is no regular file")
+		case st.Mode&0o7777 != fileMode:
+			err = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), fileMode)
 		}
-		err = errors.Join(err, f.Close())
+		err = errors.Join(err, unix.Close(fd))
 	}
 	if err != nil {
 		return fault.New(fault.StoreUnavailable, "open the Store in %s: make %s private: %w", s.opt.Dir, name, err)

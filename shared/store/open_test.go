@@ -420,3 +420,36 @@ func dump(t testing.TB, db *sql.DB) string {
 	}
 	return out.String()
 }
+
+// An opened Store holds its POSIX locks: whatever Open does with the files
+// besides must not close a descriptor of them. Without the locks another program
+// that closes the Store takes itself for the last one.
+func TestOpen_KeepsSQLitesLocks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	mustOpen(t, dir).Close()
+	mustOpen(t, dir)
+	for _, name := range []string{"store.db", "store.db-shm"} {
+		if !locked(t, filepath.Join(dir, name)) {
+			t.Errorf("%s: no lock of this process", name)
+		}
+	}
+}
+
+// locked reports whether this process holds a lock through a descriptor of path.
+func locked(t *testing.T, path string) bool {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err != nil || to != path {
+			continue
+		}
+		info, err := os.ReadFile("/proc/self/fdinfo/" + fd.Name())
+		if err == nil && strings.Contains(string(info), "lock:\t") {
+			return true
+		}
+	}
+	return false
+}
