@@ -16,6 +16,10 @@
 //	deaf        Enter is ignored, the draft stays
 //	drop        Enter clears the draft, no record is ever written
 //	quit        the process ends in the middle of the turn
+//
+// Where the environment names a file in StampVariable, each completion appends a
+// line to it: the reading of CLOCK_MONOTONIC, in nanoseconds, when the record was
+// about to be written, and the request's first word.
 package scripted
 
 import (
@@ -28,6 +32,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
@@ -36,6 +41,12 @@ const Name = "codex"
 
 // Version is what the agent says it is.
 const Version = "0.171.0"
+
+// StampVariable names the file for the times of completions.
+const StampVariable = "SCRIPTED_STAMPS"
+
+// tickEvery is how often an open turn is looked at.
+const tickEvery = 20 * time.Millisecond
 
 // Wanted reports whether this process was started as the agent. The executable
 // tells, not its first argument: discovery runs it by another name.
@@ -145,10 +156,16 @@ func (a *agent) loop() {
 			keys <- bytes.Clone(buf[:n])
 		}
 	}()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	var pending []byte
 	for {
+		// An idle agent, as a real one, wakes for nothing.
+		if a.turn == nil && len(pending) == 0 {
+			tick.Stop()
+		} else {
+			tick.Reset(tickEvery)
+		}
 		select {
 		case b, ok := <-keys:
 			if !ok {
@@ -270,12 +287,39 @@ func (a *agent) step() bool {
 			a.rec.failed(t.id, "scripted failure")
 			a.answer = "■ scripted failure"
 		} else {
+			at := monotonic()
 			a.rec.completed(t.id, "ECHO: "+t.text)
+			stamp(at, t.text)
 		}
 		a.turn = nil
 	}
 	a.draw()
 	return true
+}
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// stamp notes when the turn of text ended, where somebody asked for it. One
+// write is one line, however many agents share the file.
+func stamp(at int64, text string) {
+	path := os.Getenv(StampVariable)
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintf(f, "%d %s\n", at, strings.Fields(text)[0]); err != nil {
+		panic(err)
+	}
 }
 
 func has(text, w string) bool {
