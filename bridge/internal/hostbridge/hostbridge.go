@@ -14,7 +14,7 @@ import (
 	"errors"
 	"flag"
 	"io"
-	"slices"
+	"path/filepath"
 	"strings"
 
 	"drawbridge/bridge/internal/mcpserver"
@@ -62,9 +62,9 @@ func Command(stdin io.Reader, stdout, stderr io.Writer) *service.Command {
 
 func (c *config) register(fs *flag.FlagSet) {
 	c.Common.Register(fs, mcpserver.DefaultDrain)
-	fs.Var(argument{fs, &c.profile}, "profile", "Host Profile: `path` of a JSON file, or the id of a built-in one")
-	fs.Var(argument{fs, &c.host}, "host", "`id` of the Host")
-	fs.Var(argument{fs, &c.hostVersion}, "host-version", "exact `version` of the Host")
+	service.Argument(fs, &c.profile, "profile", "Host Profile: `path` of a JSON file, or the id of a built-in one")
+	service.Argument(fs, &c.host, "host", "`id` of the Host")
+	service.Argument(fs, &c.hostVersion, "host-version", "exact `version` of the Host")
 	fs.StringVar(&c.with, "with", "", "also keep these `programs` running: stationd, brokerd")
 	fs.Func("tmux-socket", "search this tmux `socket`, a name or a path; repeatable (default \"default\")", func(s string) error {
 		if s == "" {
@@ -96,6 +96,13 @@ func (c *config) check() error {
 	}
 	if err := c.checkWith(); err != nil {
 		return err
+	}
+	if c.rulesDir != "" {
+		abs, err := filepath.Abs(c.rulesDir)
+		if err != nil {
+			return fault.New(fault.Usage, "host-bridge: --rules-dir: %w", err)
+		}
+		c.rulesDir = abs // siblings work in another directory
 	}
 	if c.approvalPolicy != "" {
 		return fault.New(fault.NotAvailableYet, "host-bridge: --approval-policy: this release approves nothing by itself").
@@ -137,33 +144,6 @@ func (c *config) checkWith() error {
 			return fault.New(fault.Usage, "host-bridge: --with names %q, which is not stationd or brokerd", name)
 		}
 	}
-	return nil
-}
-
-// argument is a flag that decides whom the bridge trusts: it is taken from the
-// command line alone, never from the environment or a configuration file.
-type argument struct {
-	fs    *flag.FlagSet
-	value *string
-}
-
-func (a argument) String() string {
-	if a.value == nil {
-		return ""
-	}
-	return *a.value
-}
-
-// Set knows the command line by what is left of it: package service ends the
-// flags with "--", which is gone once all of them are taken.
-func (a argument) Set(s string) error {
-	if !slices.Contains(a.fs.Args(), "--") {
-		return errors.New("is taken from the command line only")
-	}
-	if *a.value != "" {
-		return errors.New("is given twice")
-	}
-	*a.value = s
 	return nil
 }
 

@@ -5,10 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"drawbridge/bridge/internal/catalog"
@@ -22,6 +22,7 @@ import (
 	"drawbridge/shared/handoff"
 	"drawbridge/shared/process"
 	"drawbridge/shared/profile"
+	"drawbridge/shared/redact"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
@@ -34,14 +35,13 @@ const drainMargin = time.Second
 
 // serve is host-bridge: freeze the Profile, open, build, group, run.
 func serve(ctx context.Context, cfg config, owner process.Owner, stdin io.Reader, stdout, stderr io.Writer) error {
-	// A Host that is gone must not end the drain by a broken stderr.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-
 	prof, captured, err := freeze(cfg)
 	if err != nil {
 		return err
 	}
-	log, err := service.OpenLog(service.LogOptions{Program: "bridge", Stderr: stderr, Level: cfg.LogLevel, Format: cfg.LogFormat})
+	log, err := service.OpenLog(service.LogOptions{
+		Program: "bridge", Stderr: stderr, Level: cfg.LogLevel, Format: cfg.LogFormat, Redactor: secrets(prof, captured, os.Environ()),
+	})
 	if err != nil {
 		return err
 	}
@@ -134,6 +134,23 @@ func freeze(cfg config) (profile.Profile, profile.Captured, error) {
 	return prof, captured, prof.Ready()
 }
 
+// secrets gives a redactor that knows the controller session and the values that
+// the callback child may see.
+func secrets(prof profile.Profile, captured profile.Captured, environ []string) *redact.Redactor {
+	paths := map[string]string{service.StateRoot(): "<state>"}
+	if home, err := os.UserHomeDir(); err == nil {
+		paths[home] = "<home>"
+	}
+	r := redact.New(redact.Options{Paths: paths})
+	r.Learn(captured.Session)
+	for _, entry := range prof.Environment(environ) {
+		if name, value, _ := strings.Cut(entry, "="); name != "PATH" {
+			r.Learn(value)
+		}
+	}
+	return r
+}
+
 // newDesk builds what the tools work with.
 func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *store.Keeper, bell *store.Doorbell,
 	watcher *files.Watcher, states func() map[string]string, log *slog.Logger,
@@ -158,9 +175,13 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 // reported by list and status, and by doctor.
 func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []siblings.Program {
 	args := []string{"serve", "-store-dir", cfg.StoreDir, "-runtime-dir", cfg.RuntimeDir, "-log-level", cfg.LogLevel, "-log-format", "text"}
+	observe := append(slices.Clone(args), "-codex-control", cfg.codexControl)
+	if cfg.rulesDir != "" {
+		observe = append(observe, "-rules-dir", cfg.rulesDir)
+	}
 	environ := os.Environ()
 	list := []siblings.Program{
-		{Name: "watchd", Args: args, Env: siblings.Environment(environ, nil, captured.Relay())},
+		{Name: "watchd", Args: observe, Env: siblings.Environment(environ, nil, captured.Relay())},
 		{Name: "outboxd", Args: args, Env: siblings.Environment(environ, prof.Allow(), captured.Relay())},
 	}
 	for i := range list {

@@ -177,6 +177,8 @@ func TestServer_RepeatedID(t *testing.T) {
 	r.call(`1e0`, "short")
 	r.next()
 	var ids []string
+	r.tools.mu.Lock()
+	defer r.tools.mu.Unlock()
 	for _, c := range r.tools.calls {
 		ids = append(ids, c.ToolCallID)
 	}
