@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"drawbridge/outboxd/internal/deliver"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/profile"
+	"drawbridge/shared/redact"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
 	"drawbridge/shared/strictjson"
@@ -56,11 +58,13 @@ func serveCommand(stderr io.Writer) *service.Command {
 // serve freezes the Profile, opens the Store, and runs the courier between the
 // lifeline and what carries it.
 func serve(ctx context.Context, cfg serveConfig, environ []string, stderr io.Writer) error {
-	captured, err := freeze(cfg, environ)
+	prof, captured, err := freeze(cfg, environ)
 	if err != nil {
 		return err
 	}
-	log, err := service.OpenLog(service.LogOptions{Program: "outboxd", Stderr: stderr, Level: cfg.LogLevel, Format: cfg.LogFormat})
+	log, err := service.OpenLog(service.LogOptions{
+		Program: "outboxd", Stderr: stderr, Level: cfg.LogLevel, Format: cfg.LogFormat, Redactor: secrets(prof, captured, environ),
+	})
 	if err != nil {
 		return err
 	}
@@ -95,42 +99,56 @@ func serve(ctx context.Context, cfg serveConfig, environ []string, stderr io.Wri
 	return g.Run(ctx)
 }
 
+// secrets knows what no line of the log may hold, should a line ever try.
+func secrets(prof profile.Profile, captured profile.Captured, environ []string) *redact.Redactor {
+	r := redact.New(redact.Options{Paths: map[string]string{service.StateRoot(): "<state>"}})
+	r.Learn(captured.Session)
+	for _, entry := range prof.Environment(environ) {
+		if name, value, _ := strings.Cut(entry, "="); name != "PATH" {
+			r.Learn(value)
+		}
+	}
+	return r
+}
+
 // freeze takes the Profile from the relay or from the flags, never from both.
-func freeze(cfg serveConfig, environ []string) (profile.Captured, error) {
+func freeze(cfg serveConfig, environ []string) (profile.Profile, profile.Captured, error) {
+	captured, err := capture(cfg, environ)
+	if err != nil {
+		return profile.Profile{}, captured, err
+	}
+	if captured.Scope == profile.ScopeRouteBound && !cfg.allowRouteBound {
+		return profile.Profile{}, captured, fault.New(fault.ScopeNotStandalone, "serve: the Profile has the scope %s", captured.Scope).
+			WithHint("a connector that serves many sessions says --allow-route-bound")
+	}
+	prof, err := captured.Check()
+	if err != nil {
+		return prof, captured, err
+	}
+	return prof, captured, prof.Ready()
+}
+
+func capture(cfg serveConfig, environ []string) (profile.Captured, error) {
 	given := 0
 	for _, v := range []string{cfg.profile, cfg.host, cfg.hostVersion} {
 		if v != "" {
 			given++
 		}
 	}
-	var captured profile.Captured
-	var err error
 	switch {
 	case given > 0 && profile.HasRelay(environ):
-		return captured, fault.New(fault.Usage, "serve: the Profile comes from the bridge or from flags, not from both").
+		return profile.Captured{}, fault.New(fault.Usage, "serve: the Profile comes from the bridge or from flags, not from both").
 			WithHint("a relay of the bridge is in the environment")
 	case given > 0 && given < 3:
-		return captured, fault.New(fault.Usage, "serve: --profile, --host and --host-version are given together")
-	case given == 0:
-		captured, err = profile.FromRelay(environ)
-		if errors.Is(err, profile.ErrNoRelay) {
-			return captured, fault.New(fault.Usage, "serve: no Profile: there is no relay of a bridge, and --profile, --host and --host-version are missing")
-		}
-	default:
-		captured, err = fromFlags(cfg, environ)
+		return profile.Captured{}, fault.New(fault.Usage, "serve: --profile, --host and --host-version are given together")
+	case given == 3:
+		return fromFlags(cfg, environ)
 	}
-	if err != nil {
-		return captured, err
+	captured, err := profile.FromRelay(environ)
+	if errors.Is(err, profile.ErrNoRelay) {
+		return captured, fault.New(fault.Usage, "serve: no Profile: there is no relay of a bridge, and --profile, --host and --host-version are missing")
 	}
-	if captured.Scope == profile.ScopeRouteBound && !cfg.allowRouteBound {
-		return captured, fault.New(fault.ScopeNotStandalone, "serve: the Profile has the scope %s", captured.Scope).
-			WithHint("a connector that serves many sessions says --allow-route-bound")
-	}
-	p, err := captured.Check()
-	if err != nil {
-		return captured, err
-	}
-	return captured, p.Ready()
+	return captured, err
 }
 
 func fromFlags(cfg serveConfig, environ []string) (profile.Captured, error) {
