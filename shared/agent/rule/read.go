@@ -34,7 +34,6 @@ const (
 	ruleScreen    = "screen"
 	ruleComposer  = "composer"
 	ruleFooter    = "footer"
-	ruleNoRegion  = "no-region"
 	ruleUnnamed   = "dialog-unnamed"
 	ruleSuspicion = "busy-suspect"
 )
