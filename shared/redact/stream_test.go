@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,10 +30,10 @@ func TestStream_Idle(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var out bytes.Buffer
+				var out buffer
 				s := sample(redact.Options{}).Stream(&out)
 				write(t, s, tc.first)
-				if out.Len() != 0 {
+				if out.String() != "" {
 					t.Errorf("shown at once: %q", out.String())
 				}
 				time.Sleep(time.Second)
@@ -50,6 +51,24 @@ func TestStream_Idle(t *testing.T) {
 			})
 		})
 	}
+}
+
+// buffer may be written by the timer of a stream.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 func write(t *testing.T, s *redact.Stream, text string) {

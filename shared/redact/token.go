@@ -31,12 +31,12 @@ var tokenForms = []tokenForm{
 	{"dbt_", wordly, 43, false}, {"dbp_", wordly, 43, false},
 }
 
-// tokenFirst tells quickly that no form begins with a byte.
-var tokenFirst = func() (t [256]bool) {
+// formsBy are the forms by the first byte of their prefix, so that ordinary words
+// cost one look.
+var formsBy = func() (t [256][]tokenForm) {
 	for _, f := range tokenForms {
-		t[f.prefix[0]] = true
+		t[f.prefix[0]] = append(t[f.prefix[0]], f)
 	}
-	t['e'] = true // JWT
 	return t
 }()
 
@@ -46,13 +46,15 @@ var tokenFirst = func() (t [256]bool) {
 func tokenIn(buf []byte, i, end int) (start, stop int) {
 	jwt := false
 	for p := i; p < end; p++ {
-		if (p > i && alnum[buf[p-1]]) || !tokenFirst[buf[p]] {
+		if p > i && alnum[buf[p-1]] {
 			continue
 		}
-		if stop = tokenAt(buf, p); stop > 0 {
-			return p, stop
+		if forms := formsBy[buf[p]]; forms != nil {
+			if stop = tokenAt(buf, p, forms); stop > 0 {
+				return p, stop
+			}
 		}
-		if !jwt && bytes.HasPrefix(buf[p:end], []byte("eyJ")) {
+		if buf[p] == 'e' && !jwt && bytes.HasPrefix(buf[p:end], []byte("eyJ")) {
 			jwt = true // the parts behind are the same for all places of the word
 			if stop = jwtAt(buf, p, end); stop > 0 {
 				return p, stop
@@ -62,10 +64,10 @@ func tokenIn(buf []byte, i, end int) (start, stop int) {
 	return 0, 0
 }
 
-// tokenAt gives the end of the token with a fixed beginning at i, 0 for none.
-func tokenAt(buf []byte, i int) int {
-	for _, f := range tokenForms {
-		if !bytes.HasPrefix(buf[i:], []byte(f.prefix)) {
+// tokenAt gives the end of the token of one of forms at i, 0 for none.
+func tokenAt(buf []byte, i int, forms []tokenForm) int {
+	for _, f := range forms {
+		if i+1 >= len(buf) || buf[i+1] != f.prefix[1] || !bytes.HasPrefix(buf[i:], []byte(f.prefix)) {
 			continue
 		}
 		from := i + len(f.prefix)
