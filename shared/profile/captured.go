@@ -2,6 +2,9 @@ package profile
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -36,6 +39,16 @@ type Captured struct {
 	SessionVariable string
 	Session         string // empty only under ScopeRouteBound
 	Route           Route  // of every Turn and Watch that the process creates
+}
+
+// Format keeps the session out of every fmt verb and log line.
+func (c Captured) Format(s fmt.State, _ rune) { io.WriteString(s, c.shown()) }
+
+// LogValue is Format for slog.
+func (c Captured) LogValue() slog.Value { return slog.StringValue(c.shown()) }
+
+func (c Captured) shown() string {
+	return "Profile " + c.Route.ProfileID + " revision " + c.Route.ProfileRevision + " of Host " + c.Host
 }
 
 // Capture freezes p: Host and version must fit and the session must be in

@@ -1,7 +1,10 @@
 package profile_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -203,6 +206,18 @@ func TestCheck_Drift(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad("replaced by a link") // another canonical path
+}
+
+// The session is authority: printing or logging what was captured does not show it.
+func TestCaptured_HidesTheSession(t *testing.T) {
+	c := capture(t, write(t, dir(t), "my-agent.json", profile.Starter()))
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "captured", c, "route", c.Route)
+	for _, text := range []string{fmt.Sprint(c), fmt.Sprintf("%+v %#v %s %q", c, c, c.Route, c.Route), log.String()} {
+		if strings.Contains(text, session) || !strings.Contains(text, "my-agent-command") {
+			t.Errorf("got %s", text)
+		}
+	}
 }
 
 // A route-bound Profile captures no session, even when the variable is set.

@@ -3,6 +3,8 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 
 	"drawbridge/shared/strictjson"
 )
@@ -31,6 +33,16 @@ type Route struct {
 type Capabilities struct {
 	Wake    *bool `json:"wake"`
 	Respond *bool `json:"respond"`
+}
+
+// Format keeps the controller session out of every fmt verb and log line.
+func (r Route) Format(s fmt.State, _ rune) { io.WriteString(s, r.shown()) }
+
+// LogValue is Format for slog.
+func (r Route) LogValue() slog.Value { return slog.StringValue(r.shown()) }
+
+func (r Route) shown() string {
+	return "route of Profile " + r.ProfileID + " revision " + r.ProfileRevision
 }
 
 func newRoute(p Profile, session string) Route {
