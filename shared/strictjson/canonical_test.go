@@ -127,7 +127,8 @@ func TestOrdered(t *testing.T) {
 		t.Error("Object.JSON took bytes that are not UTF-8")
 	}
 	for name, f := range map[string]func(){
-		"odd":          func() { strictjson.Ordered([]any{"a"}...) },
+		//lint:ignore SA5012 the odd number is what is tested
+		"odd":          func() { strictjson.Ordered("a") },
 		"name no text": func() { strictjson.Ordered(1, 2) },
 		"no form":      func() { strictjson.Ordered("a", 1.5) },
 	} {
