@@ -106,7 +106,7 @@ func (a *Adapter) Accept(ctx context.Context, anchor agent.Anchor, p agent.Prepa
 	case err != nil: // for example out of descriptors: nothing is decided by that
 		return none, agent.Pending, fault.New(fault.ObservationUnavail, "look for an acceptance: %w", err)
 	case len(found) == 0 && !whole:
-		a.log.Warn("the search for an acceptance ended", "limit", AcceptanceLimit)
+		a.log.Warn("the search for an acceptance ended", "limit", a.reach)
 		return none, agent.Uncertain, nil
 	case len(found) == 0:
 		return none, agent.Pending, nil
@@ -225,7 +225,7 @@ func (a *Adapter) search(ctx context.Context, f *rule.File, anchor agent.Anchor,
 			continue
 		}
 		known[r.id] = true
-		err = add(r, thread, joinedStart(r), time.UnixMilli(anchor.TakenAt))
+		err = add(r, thread, r.joinedStart(a.reach), time.UnixMilli(anchor.TakenAt))
 		r.Close()
 		if err != nil {
 			return nil, false, err
@@ -237,12 +237,12 @@ func (a *Adapter) search(ctx context.Context, f *rule.File, anchor agent.Anchor,
 // joinedStart is where a joined file is searched from: its beginning, or for a
 // very long one a line so near its end that all after the anchor is covered
 // within the limit.
-func joinedStart(r *rollout) int64 {
-	if r.size <= AcceptanceLimit {
+func (r *rollout) joinedStart(reach int64) int64 {
+	if r.size <= reach {
 		return 0
 	}
-	buf := make([]byte, 1<<20)
-	at := r.size - AcceptanceLimit
+	buf := make([]byte, HeaderLimit)
+	at := r.size - reach
 	n, _ := r.ReadAt(buf, at)
 	for i, b := range buf[:n] {
 		if b == '\n' {
@@ -299,7 +299,7 @@ func (a *Adapter) joined(anchor agent.Anchor) map[string]string {
 func (a *Adapter) searchOne(ctx context.Context, f *rule.File, r *rollout, thread string, offset int64, since time.Time, p agent.Prepared) ([]match, bool, error) {
 	var found []match
 	begun := map[string]agent.Position{}
-	_, whole, err := r.scan(ctx, offset, AcceptanceLimit, func(l line) error {
+	_, whole, err := r.scan(ctx, offset, a.reach, func(l line) error {
 		rec, err := record(f, l)
 		if err != nil {
 			return err

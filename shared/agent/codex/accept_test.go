@@ -433,38 +433,35 @@ func TestAccept_Daemon(t *testing.T) {
 }
 
 func TestAccept_Limits(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 34 MB")
-	}
 	p, th := inProcess(t, "hello")
+	p.adapter.SetReach(64 << 10)
 	anchor := p.anchor()
-	big := strings.Repeat("x", 900<<10)
-	for range 19 {
-		th.write("event_msg", map[string]any{"type": "agent_reasoning", "text": big})
+	for range 65 {
+		th.write("event_msg", map[string]any{"type": "agent_reasoning", "text": strings.Repeat("x", 1000)})
 	}
+	th.turn("do it")
 	if _, v := p.verdict(anchor, p.prepare("do it"), 0); v != agent.Uncertain {
-		t.Errorf("over 16 MiB after the anchor: %s", v)
+		t.Errorf("behind what is searched: %s", v)
 	}
 	p, th = inProcess(t, "hello")
 	anchor = p.anchor()
-	th.write("event_msg", map[string]any{"type": "agent_reasoning", "text": strings.Repeat("x", codex.RecordLimit)})
+	th.raw(`{"type":"` + strings.Repeat("x", codex.RecordLimit) + "\"}\n")
 	if _, v := p.verdict(anchor, p.prepare("do it"), 0); v != agent.Uncertain {
 		t.Errorf("one record over 16 MiB: %s", v)
 	}
 }
 
-// TestAccept_LongJoined: an old thread of more than 16 MiB is resumed and takes
-// the request at its end.
+// TestAccept_LongJoined: an old thread, longer than what is searched, is resumed
+// and takes the request at its end.
 func TestAccept_LongJoined(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 20 MB")
-	}
 	w := newDaemonWorld(t, 1)
+	w.adapter.SetReach(64 << 10)
 	old := w.threadAt(uuid.Must(uuid.NewV7()).String(), time.Now().AddDate(0, -1, 0))
 	old.at = func() time.Time { return time.Now().Add(-time.Hour) }
 	old.meta()
-	for range 20 {
-		old.write("event_msg", map[string]any{"type": "agent_reasoning", "text": strings.Repeat("x", 1000<<10)})
+	old.turn("do it")
+	for range 200 {
+		old.write("event_msg", map[string]any{"type": "agent_reasoning", "text": strings.Repeat("x", 1000)})
 	}
 	anchor := w.panes[0].anchor()
 	w.daemon.tell("lock", old.lock())

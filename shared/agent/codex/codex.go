@@ -73,6 +73,7 @@ type Adapter struct {
 	now     func() time.Time
 	log     *slog.Logger
 	input   input
+	reach   int64 // AcceptanceLimit
 
 	mu       sync.Mutex
 	versions map[exeKey]*versionRun
@@ -84,7 +85,7 @@ var _ agent.Adapter = (*Adapter)(nil)
 // New makes the adapter.
 func New(o Options) *Adapter {
 	a := &Adapter{
-		rules: o.Rules, control: o.Control, now: o.Now, log: o.Log,
+		rules: o.Rules, control: o.Control, now: o.Now, log: o.Log, reach: AcceptanceLimit,
 		versions: map[exeKey]*versionRun{}, turns: map[string]turnCache{},
 	}
 	if a.now == nil {

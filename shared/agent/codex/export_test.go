@@ -26,5 +26,8 @@ func FindLock(table string, dev, ino uint64) int {
 	return findLock(table, agent.FileID{Dev: dev, Ino: ino})
 }
 
+// SetReach replaces AcceptanceLimit.
+func (a *Adapter) SetReach(n int64) { a.reach = n }
+
 // Visible is visible.
 var Visible = visible

@@ -125,6 +125,7 @@ func TestReal_Drafts(t *testing.T) {
 		"no width": "a\u200bb\u00adc\u200ed\ufeffe\u2060 f\u3164g", "trailing blanks": strings.Repeat("y", 116) + "     \nend", "45 lines": numbered(45), "400 lines": numbered(124),
 		"question": "?", "hash": "#12 is an issue", "last word": "look at @README", "skill": "use $imagegen", "slash later": "a /status", "code": "```go\nfunc main() {\n\tprintln(\"x\")\n}\n```",
 	}
+	small := map[string]bool{"1000": true, "45 lines": true, "words": true, "wide": true, "tabs": true, "code": true, "trailing blanks": true, "a run of blanks": true}
 	for _, version := range []string{"0.171.0", "0.148.0"} {
 		t.Run(version, func(t *testing.T) {
 			r := newRig(t, realCodex(t, version), false)
@@ -133,6 +134,9 @@ func TestReal_Drafts(t *testing.T) {
 				p.tm("resize-window", "-t", p.id, "-x", size[0], "-y", size[1])
 				p.ready()
 				for name, text := range drafts {
+					if size[0] == "80" && !small[name] {
+						continue
+					}
 					pre, err := r.adapter.Prepare(text)
 					if err != nil {
 						t.Fatalf("%s: %v", name, err)

@@ -270,11 +270,16 @@ func (p *pane) press(k terminal.Key) {
 	}
 }
 
-// clear empties the composer as a person would.
+// clear empties the composer as a person would. More keys at once than these keep
+// the TUI drawing for seconds.
 func (p *pane) clear() {
 	p.Helper()
-	for range 120 {
-		p.tm("send-keys", "-t", p.id, "C-e", "C-u")
+	for range 40 {
+		p.tm("send-keys", "-t", p.id, "C-e", "C-u", "C-u", "C-u", "C-u", "C-u", "C-u", "C-u", "C-u")
+		time.Sleep(50 * time.Millisecond)
+		if !strings.Contains(p.text(), "Ask Codex to do anything") {
+			continue
+		}
 		if got := p.reading(); got.Composer.Seen && got.Composer.Empty {
 			return
 		}
