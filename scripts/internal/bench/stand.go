@@ -166,7 +166,11 @@ func (s *stand) call(ctx context.Context, tool string, arguments map[string]any,
 		return fmt.Errorf("call %s: %w", tool, err)
 	}
 	if answer.IsError {
-		return fmt.Errorf("call %s: it was refused: %s", tool, raw)
+		r := &refusal{tool: tool}
+		if err := json.Unmarshal(raw, r); err != nil {
+			return fmt.Errorf("call %s: read the refusal: %w", tool, err)
+		}
+		return r
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
 		return fmt.Errorf("call %s: read the answer: %w", tool, err)
@@ -174,7 +178,17 @@ func (s *stand) call(ctx context.Context, tool string, arguments map[string]any,
 	return nil
 }
 
-// word makes a new first word of a request.
+// A refusal is a tool's answer that says no.
+type refusal struct {
+	tool   string
+	Code   string `json:"code"`
+	Reason string `json:"reason"`
+	Again  bool   `json:"safe_to_retry"`
+}
+
+func (r *refusal) Error() string { return "call " + r.tool + ": refused with " + r.Code + ": " + r.Reason }
+
+// newWord makes a new first word of a request.
 func (s *stand) newWord() string {
 	s.words++
 	return tag + strconv.Itoa(s.words)
@@ -193,7 +207,17 @@ func (s *stand) send(ctx context.Context, p *pane, text string) (turn string, er
 		Turn    string `json:"turn_id"`
 		Outcome string `json:"submission_outcome"`
 	}
-	if err := s.call(ctx, "send", map[string]any{"terminal_id": p.terminal, "request": text}, &sent); err != nil {
+	// On a busy machine a screen may not settle in time; the refusal then says that
+	// nothing was typed and that the call may be repeated.
+	err = until(ctx, patience, fmt.Sprintf("pane %d takes a request", p.n), func() (bool, error) {
+		err := s.call(ctx, "send", map[string]any{"terminal_id": p.terminal, "request": text}, &sent)
+		if r := (*refusal)(nil); errors.As(err, &r) && r.Again {
+			s.opts.Log("%v", r)
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
 		return "", err
 	}
 	if sent.Outcome != "agent_accepted" {
