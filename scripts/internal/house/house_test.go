@@ -66,16 +66,38 @@ func TestSharing(t *testing.T) {
 		{ImportPath: "drawbridge/shared/one", Name: "one"},
 		{ImportPath: "drawbridge/shared/none", Name: "none"},
 		{ImportPath: "drawbridge/shared/testkit", Name: "testkit"},
-		program("bridge", "drawbridge/shared/both", "drawbridge/shared/one", "fmt"),
+		program("bridge", "drawbridge/shared/both", "drawbridge/shared/one", "drawbridge/bridge/internal/used", "fmt"),
+		{ImportPath: "drawbridge/bridge/internal/used", Name: "used"},
+		{ImportPath: "drawbridge/bridge/internal/forgotten", Name: "forgotten"},
 		program("watchd", "drawbridge/shared/both"),
 		{ImportPath: "drawbridge/scripts/internal/x", Name: "x", Deps: []string{"drawbridge/shared/none"}},
 	}))
 	want := []string{
+		"drawbridge/bridge/internal/forgotten: neither the program nor a test uses it",
 		"drawbridge/shared/one: only bridge uses it; code of one program lives in its own module",
 		"drawbridge/shared/none: no program uses it",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+}
+
+func TestSupport(t *testing.T) {
+	got := house.Support([]house.Package{
+		{ImportPath: "drawbridge/outboxd", Name: "main", Deps: []string{"drawbridge/outboxd/internal/deliver"}},
+		{ImportPath: "drawbridge/outboxd/internal/deliver", XTestImports: []string{"drawbridge/outboxd/internal/fakehost", "drawbridge/shared/store"}},
+		{ImportPath: "drawbridge/outboxd/internal/fakehost"},
+		{ImportPath: "drawbridge/outboxd/internal/forgotten"},
+		{ImportPath: "drawbridge/shared/store"},
+		{ImportPath: "drawbridge/shared/testkit/scripted"},
+	})
+	want := map[string]bool{
+		"drawbridge/outboxd": false, "drawbridge/outboxd/internal/deliver": false,
+		"drawbridge/outboxd/internal/fakehost": true, "drawbridge/outboxd/internal/forgotten": false,
+		"drawbridge/shared/store": false, "drawbridge/shared/testkit/scripted": true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("support (-want +got):\n%s", diff)
 	}
 }
 
@@ -99,7 +121,7 @@ func TestFiles(t *testing.T) {
 	write("shared/e/main.go", "package main\nfunc f() { fmt.Println() }\n")
 	write("x/testdata/f.txt", registry)
 	write("g.sh", "cd /wo"+"rk/main\n")
-	found, err := house.Files(root, []string{"a.md", "b.go", "c.md", "d.go", "shared/e/e.go", "shared/e/main.go", "x/testdata/f.txt", "g.sh", "gone.go"})
+	found, err := house.Files(root, []string{"a.md", "b.go", "c.md", "d.go", "shared/e/e.go", "shared/e/main.go", "x/testdata/f.txt", "g.sh", "gone.go"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

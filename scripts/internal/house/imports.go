@@ -38,12 +38,13 @@ var reserved = map[string][]string{
 // but for the two rules that testOnly names.
 func Imports(packages []Package) []Finding {
 	var findings []Finding
+	support := Support(packages)
 	for _, p := range packages {
 		for _, imported := range p.Imports {
 			if rule := direction(p.ImportPath, imported); rule != "" {
 				findings = append(findings, Finding{p.ImportPath, rule})
 			}
-			if rule := reserve(p.ImportPath, imported); rule != "" {
+			if rule := reserve(p.ImportPath, imported); rule != "" && !support[p.ImportPath] {
 				findings = append(findings, Finding{p.ImportPath, rule})
 			}
 		}

@@ -183,7 +183,7 @@ func TestServer_Answers(t *testing.T) {
 
 func TestServer_ToolCalls(t *testing.T) {
 	_, base := start(t, modelserver.Options{})
-	environment := user("<environment_context>\n<cwd>/work/tree</cwd>\n</environment_context>")
+	environment := user("<environment_context>\n<cwd>/srv/tree</cwd>\n</environment_context>")
 	for _, tc := range []struct {
 		name, prompt, tool string
 		args               map[string]any // members that must be there
@@ -194,7 +194,7 @@ func TestServer_ToolCalls(t *testing.T) {
 		{"plain", "SCN=RUN:2", "exec_command", map[string]any{"cmd": "echo begin; sleep 2; echo end"}, "RUN finished", 1},
 		{"two", "SCN=TWO", "exec_command", map[string]any{"cmd": "touch two-1.txt"}, "TWO finished", 2},
 		{"background", "SCN=BG:30", "exec_command", map[string]any{"cmd": "sleep 30", "yield_time_ms": 1000.0}, "BG left a command running", 1},
-		{"patch outside", "SCN=PATCH:o", "exec_command", map[string]any{"cmd": "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: /work/tree/../outside-o.txt\n+hello\n+world\n*** End Patch\nEOF\n"}, "PATCH finished", 1},
+		{"patch outside", "SCN=PATCH:o", "exec_command", map[string]any{"cmd": "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: /srv/tree/../outside-o.txt\n+hello\n+world\n*** End Patch\nEOF\n"}, "PATCH finished", 1},
 		{"mcp", `SCN=MCP:mcp__probe/echo/{"text":"x"}`, "mcp__probe/echo", map[string]any{"text": "x"}, "MCP finished", 1},
 		{"questions", "SCN=ASK", "request_user_input", nil, "ASK finished", 1},
 	} {
