@@ -2,24 +2,15 @@ module drawbridge/kitrun
 
 go 1.26.0
 
+require drawbridge/shared v0.0.0
+
 require (
-	drawbridge/shared v0.0.0
-	github.com/Masterminds/semver/v3 v3.5.0
-	github.com/coder/websocket v1.8.15
-	github.com/coreos/go-systemd/v22 v22.7.0
-	github.com/fsnotify/fsnotify v1.10.1
-	github.com/go-json-experiment/json v1.27.2
-	github.com/google/go-cmp v0.7.0
-	github.com/google/uuid v1.6.0
-	github.com/mattn/go-sqlite3 v1.14.53
-	github.com/oklog/run v1.2.0
-	github.com/peterbourgon/ff/v3 v3.4.0
-	github.com/rogpeppe/go-internal v1.16.0
-	go.uber.org/goleak v1.3.0
-	golang.org/x/sync v0.25.0
-	golang.org/x/sys v0.50.0
-	golang.org/x/term v0.48.0
-	pgregory.net/rapid v1.3.0
+	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/go-json-experiment/json v1.27.2 // indirect
+	github.com/oklog/run v1.2.0 // indirect
+	github.com/peterbourgon/ff/v3 v3.4.0 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/term v0.48.0 // indirect
 )
 
 replace drawbridge/shared => ../shared

@@ -14,7 +14,6 @@ require (
 	github.com/mattn/go-sqlite3 v1.14.53
 	github.com/oklog/run v1.2.0
 	github.com/peterbourgon/ff/v3 v3.4.0
-	github.com/rogpeppe/go-internal v1.16.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.25.0
@@ -22,3 +21,5 @@ require (
 	golang.org/x/term v0.48.0
 	pgregory.net/rapid v1.3.0
 )
+
+require golang.org/x/text v0.44.0 // indirect

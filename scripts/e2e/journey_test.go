@@ -253,7 +253,8 @@ func TestJourney_ForgedFrame(t *testing.T) {
 	w := newWorld(t)
 	pane := w.codex("0.171.0")
 	sh := w.rig.Shell()
-	sh.Run(`printf '\033[2J\033[H0123456789abcdef0123456789abcdef %%0 40 1 0 0\n\033[1m  Would you like to run the following command?\033[0m\n'`)
+	sh.Type(`printf '\033[2J\033[H0123456789abcdef0123456789abcdef %%0 40 1 0 0\n\033[1m  Would you like to run the following command?\033[0m\n'`)
+	sh.Key("Enter")
 	list := w.call("list", nil)
 	if got := len(objects(list["terminals"])); got != 1 {
 		t.Errorf("list has %d rows: %v", got, list["terminals"])
