@@ -9,20 +9,28 @@ import (
 // toolName gives the full name of a tool.
 func toolName(short string) string { return "agent_knock_knock_" + short }
 
-// turnActions says what may be done with a Turn now. It is a snapshot: every
-// tool checks again.
+// turnActions reads what actionsOf needs.
 func (d *Desk) turnActions(ctx context.Context, t store.Turn) (Actions, error) {
-	acts := Actions{"status": turnAction("status", t)}
-	uncertain := false
-	var code string
+	var x store.Dispatch
 	if t.CurrentMessageID != "" {
-		sub, err := d.Store.Submission(ctx, t.CurrentMessageID)
-		if err != nil {
+		var err error
+		if x, err = d.Store.Dispatch(ctx, t.CurrentMessageID); err != nil {
 			return nil, err
 		}
-		code = sub.Dispatch.ErrorCode
-		uncertain = sub.Dispatch.Status == store.DispatchUncertain || sub.Dispatch.Status == store.DispatchNotAccepted
 	}
+	rows, err := d.Store.TurnCallbacks(ctx, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	return actionsOf(t, x, rows), nil
+}
+
+// actionsOf says what may be done with a Turn now, from its current dispatch (the
+// zero value where it has none) and its callbacks. It is a snapshot: every tool
+// checks again.
+func actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callback) Actions {
+	acts := Actions{"status": turnAction("status", t)}
+	uncertain := x.Status == store.DispatchUncertain || x.Status == store.DispatchNotAccepted
 	switch t.Status {
 	case store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController:
 		a := turnAction("cancel", t)
@@ -31,7 +39,7 @@ func (d *Desk) turnActions(ctx context.Context, t store.Turn) (Actions, error) {
 	case store.TurnStalled:
 		if !uncertain {
 			acts["renew"] = turnAction("renew", t)
-		} else if code != "submission_unfenced" {
+		} else if x.ErrorCode != "submission_unfenced" {
 			a := turnAction("send", t)
 			a.RequiresUserIntent = true
 			acts["retry_submission"] = a
@@ -42,16 +50,12 @@ func (d *Desk) turnActions(ctx context.Context, t store.Turn) (Actions, error) {
 		a.RequiresUserIntent = t.Blocks()
 		acts["close"] = a
 	}
-	rows, err := d.Store.TurnCallbacks(ctx, t.ID)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range rows {
+	for _, c := range callbacks {
 		if c.Status == store.CallbackRetryWait {
 			acts["retry_callback"] = turnAction("retry_callback", t)
 		}
 	}
-	return acts, nil
+	return acts
 }
 
 func turnAction(short string, t store.Turn) Action {

@@ -114,10 +114,44 @@ func (d *Desk) byPlace(ctx context.Context, at place) (*sighting, error) {
 	if err != nil {
 		return nil, err
 	}
+	proc, err := a.Find(ctx, pane)
+	return found(at, a, pane, proc, err)
+}
+
+// captureAt finds a stored place again and captures its screen, with one tmux
+// client instead of byPlace's and another; the process is looked for meanwhile.
+// It is for display: who types looks in order.
+func (d *Desk) captureAt(ctx context.Context, at place) (*sighting, terminal.Screen, error) {
+	a := d.adapter(string(at.Process.Agent))
+	if a == nil {
+		return nil, terminal.Screen{}, fault.New(fault.CapabilityMissing, "find %s: no adapter for agent %q", at.TerminalID, at.Process.Agent)
+	}
+	var (
+		proc    agent.Process
+		findErr error
+		done    = make(chan struct{})
+	)
+	go func() {
+		defer close(done)
+		proc, findErr = a.Find(ctx, at.Pane)
+	}()
+	screen, err := d.Tmux.CaptureOne(ctx, at.Pane)
+	<-done
+	if err != nil {
+		return nil, screen, err
+	}
+	pane := at.Pane // a capture does not tell the pane's place again
+	pane.Dead, pane.InMode, pane.Alternate = screen.Pane.Dead, screen.Pane.InMode, screen.Pane.Alternate
+	pane.Width, pane.Height = screen.Pane.Width, screen.Pane.Height
+	s, err := found(at, a, pane, proc, findErr)
+	return s, screen, err
+}
+
+// found judges what Find said of the pane of a stored place.
+func found(at place, a agent.Adapter, pane terminal.Pane, proc agent.Process, err error) (*sighting, error) {
 	if pane.Dead {
 		return nil, fault.New(fault.TerminalChanged, "find %s: the pane's program has ended", at.TerminalID)
 	}
-	proc, err := a.Find(ctx, pane)
 	if errors.Is(err, agent.ErrNoAgent) || errors.Is(err, agent.ErrSeveralAgents) || (err == nil && proc.Inc != at.Process.Inc) {
 		return nil, fault.New(fault.TerminalChanged, "find %s: the agent is no longer the process in the pane", at.TerminalID)
 	}

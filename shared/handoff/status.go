@@ -7,6 +7,7 @@ import (
 	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
 )
 
 // Bounds of what status shows.
@@ -118,8 +119,7 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
-	d.Recover(ctx, in.TurnID)
-	t, err := d.Store.Turn(ctx, in.TurnID)
+	t, err := d.recovered(ctx, in.TurnID)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -132,47 +132,62 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 			QuietUntil: stamp(t.InactivityDeadlineAt), HardUntil: stamp(t.HardDeadlineAt),
 		},
 	}
-	var sub store.Submission
+	var x store.Dispatch
 	if t.CurrentMessageID != "" {
-		if sub, err = d.Store.Submission(ctx, t.CurrentMessageID); err != nil {
+		if x, err = d.Store.Dispatch(ctx, t.CurrentMessageID); err != nil {
 			return Outcome{}, err
 		}
-		res.Summary.Submission = sub.Dispatch.Status
+		res.Summary.Submission = x.Status
 		rows, err := d.Store.Leases(ctx, store.MonitorLease(t.ID, t.CurrentMessageID))
 		if err != nil {
 			return Outcome{}, err
 		}
 		res.Summary.Monitored = len(rows) > 0 && rows[0].Live
 	}
-	if err := d.history(ctx, &res, t, in.Trace); err != nil {
+	callbacks, err := d.history(ctx, &res, t, in.Trace)
+	if err != nil {
 		return Outcome{}, err
 	}
 	d.present(ctx, &res, t)
-	switch sub.Dispatch.Status {
+	switch x.Status {
 	case store.DispatchUncertain, store.DispatchNotAccepted:
 		res.Confidence = "uncertain"
 	case store.DispatchEnterDispatched, store.DispatchTextInjected, store.DispatchPrepared:
 		res.Confidence = "provisional"
 	}
 	res.About = about(t, res.Terminal)
-	if res.Actions, err = d.turnActions(ctx, t); err != nil {
-		return Outcome{}, err
-	}
+	res.Actions = actionsOf(t, x, callbacks)
 	return Outcome{Body: res}, nil
 }
 
-// history adds events, callbacks and the trace.
-func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace bool) error {
+// recovered gives the Turn after recovery has looked at it. A released Turn
+// holds nothing that a dead program could have left behind; only its retention
+// may end.
+func (d *Desk) recovered(ctx context.Context, id string) (store.Turn, error) {
+	t, err := d.Store.Turn(ctx, id)
+	if err != nil {
+		return t, err
+	}
+	due := t.Status == store.TurnIdle && t.IdleSince+int64(t.RetentionMinutes*60_000) <= d.now().UnixMilli()
+	if !t.Blocks() && !due {
+		return t, nil
+	}
+	d.Recover(ctx, id)
+	return d.Store.Turn(ctx, id)
+}
+
+// history adds events, callbacks and the trace, and gives the callbacks.
+func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace bool) ([]store.Callback, error) {
 	events, err := d.Store.TurnEvents(ctx, t.ID, eventsShown)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range events {
 		res.Events = append(res.Events, EventView{At: stamp(e.At), Event: e.Event})
 	}
 	rows, err := d.Store.TurnCallbacks(ctx, t.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, c := range rows {
 		v := CallbackView{Lane: c.Lane, Kind: c.Kind, Status: c.Status, Attempts: c.Attempts, LastError: c.LastErrorCode}
@@ -183,11 +198,11 @@ func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace
 		res.Callback = &v
 	}
 	if !trace {
-		return nil
+		return rows, nil
 	}
 	xs, err := d.Store.Dispatches(ctx, t.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res.Trace = &Trace{Dispatches: []DispatchView{}}
 	for _, x := range xs {
@@ -196,7 +211,7 @@ func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace
 			Prepared: stamp(x.PreparedAt), Accepted: stamp(x.AcceptedAt), Code: x.ErrorCode,
 		})
 	}
-	return nil
+	return rows, nil
 }
 
 // present adds how the pane is now; an unreachable one is no error. A released
@@ -220,13 +235,15 @@ func (d *Desk) present(ctx context.Context, res *TurnStatus, t store.Turn) {
 		res.Terminal.Reason = fault.CleanLine(err.Error())
 		return
 	}
-	s, err := d.byPlace(ctx, at)
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	s, screen, err := d.captureAt(pctx, at)
 	if err != nil {
 		res.Terminal.Reason = fault.CleanLine(err.Error())
 		res.Limitations = append(res.Limitations, "the pane cannot be seen")
 		return
 	}
-	res.Terminal, res.Screen = d.look(ctx, s)
+	res.Terminal, res.Screen = d.show(pctx, s, screen)
 	res.Terminal.TerminalID = b.TerminalID
 }
 
@@ -238,7 +255,12 @@ func (d *Desk) look(ctx context.Context, s *sighting) (TerminalStatus, *ScreenVi
 	if err != nil {
 		return TerminalStatus{TerminalID: s.id(), Reason: fault.CleanLine(err.Error())}, nil
 	}
-	d.judge(pctx, s, &screen)
+	return d.show(pctx, s, screen)
+}
+
+// show judges a captured pane for display.
+func (d *Desk) show(ctx context.Context, s *sighting, screen terminal.Screen) (TerminalStatus, *ScreenView) {
+	d.judge(ctx, s, &screen)
 	st := TerminalStatus{TerminalID: s.id(), Reachable: true}
 	st.Activity, st.Reason = s.activity()
 	approval := approvalState(s)

@@ -254,6 +254,11 @@ func (s *Store) Submission(ctx context.Context, messageID string) (Submission, e
 	return submission(pool{ctx, s.rdb}, messageID)
 }
 
+// Dispatch gives one dispatch alone, or not_found.
+func (s *Store) Dispatch(ctx context.Context, messageID string) (Dispatch, error) {
+	return only(pool{ctx, s.rdb}, scanDispatch, "message", messageID, dispatchByMessage, "message", messageID)
+}
+
 // Dispatches lists the dispatches of a Turn, the oldest first.
 func (s *Store) Dispatches(ctx context.Context, turnID string) ([]Dispatch, error) {
 	all, err := list(pool{ctx, s.rdb}, scanDispatch, dispatchesOf, "turn", turnID)
