@@ -24,7 +24,7 @@ const anchorVersion = 1
 // Anchor fixes where acceptance may be found: the present end of every rollout
 // that the holder has open, the directories where others may appear, and the
 // threads that the port proof gives to the pane (dryrun §1.4 step 3). It refuses
-// where an open turn of the pane's own thread is proven, however idle the screen
+// where the process has no thread yet, and where an open turn of the pane's own thread is proven, however idle the screen
 // looks: Enter would steer that turn (codex §0.6).
 func (a *Adapter) Anchor(ctx context.Context, proc agent.Process) (agent.Anchor, error) {
 	h := holder(proc)
@@ -42,6 +42,11 @@ func (a *Adapter) Anchor(ctx context.Context, proc agent.Process) (agent.Anchor,
 	held, err := holdings(h.PID, proc.Home)
 	if err != nil {
 		return agent.Anchor{}, fault.New(fault.ObservationUnavail, "list the threads of Codex: %w", err)
+	}
+	if proc.Mode == agent.InProcess && len(held.locks) == 0 {
+		// 0.148.0 draws its composer before it has a thread, and then loses Enter.
+		return agent.Anchor{}, fault.New(fault.TerminalNotIdle, "anchor a request: the process holds no thread yet").
+			WithHint("wait until Codex has started")
 	}
 	if proc.Mode == agent.InProcess && len(held.locks) == 1 {
 		for t := range held.locks {
@@ -311,7 +316,9 @@ func (a *Adapter) searchOne(ctx context.Context, f *rule.File, r *rollout, threa
 		case rule.TurnStarted:
 			begun[rec.Turn] = agent.Position{Path: r.path, File: r.id, ThreadID: thread, Offset: l.start, Ordinal: rec.Ordinal - 1}
 		case rule.UserMessage:
-			if rec.Thread != thread || rec.Attachments || strings.TrimSpace(rec.Text) != p.Expected || hash(p.Expected) != p.RequestHash {
+			// Parts that are no text do not speak against it: "$name" in a request makes
+			// Codex add the skill of that name.
+			if rec.Thread != thread || strings.TrimSpace(rec.Text) != p.Expected || hash(p.Expected) != p.RequestHash {
 				return nil
 			}
 			found = append(found, match{rec: rec, begun: begun[rec.Turn], path: r.path, id: r.id})

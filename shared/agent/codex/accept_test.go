@@ -103,11 +103,11 @@ func TestAccept_OnlyAnchored(t *testing.T) {
 			forged.user(turn, "do it")
 			th.ordinal = forged.ordinal
 		}, agent.Pending},
-		{"an image beside the text", func(_ *member, th *thread) {
+		{"our request with a skill that Codex added", func(_ *member, th *thread) {
 			turn := th.started()
 			th.write("event_msg", map[string]any{"type": "item_completed", "thread_id": th.id, "turn_id": turn, "item": map[string]any{
-				"type": "UserMessage", "id": "x", "content": []any{map[string]any{"type": "image", "image_url": "data:"}, map[string]any{"type": "text", "text": "do it"}}}})
-		}, agent.Pending},
+				"type": "UserMessage", "id": "x", "content": []any{map[string]any{"type": "text", "text": "do it"}, map[string]any{"type": "skill", "name": "it", "path": "/s/SKILL.md"}}}})
+		}, agent.Accepted},
 		{"half a line", func(_ *member, th *thread) {
 			turn := th.started()
 			at := *th
@@ -201,6 +201,13 @@ func size(path string) int64 {
 		panic(err)
 	}
 	return fi.Size()
+}
+
+func TestAnchor_NoThreadYet(t *testing.T) {
+	w := newWorld(t, "0.148.0")
+	if _, err := w.adapter.Anchor(w.ctx, w.tui().proc()); !fault.Is(err, fault.TerminalNotIdle) {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestAnchor_OpenTurn(t *testing.T) {

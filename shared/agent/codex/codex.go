@@ -55,6 +55,8 @@ const (
 	// that wrote it: both are rounded, and the wall clock is disciplined.
 	clockSlack = 2 * time.Second
 	maxCached  = 1024
+	// daemonLookLife is how long one look at a daemon serves its other panes.
+	daemonLookLife = 200 * time.Millisecond
 )
 
 // Options of New.
@@ -77,7 +79,8 @@ type Adapter struct {
 
 	mu       sync.Mutex
 	versions map[exeKey]*versionRun
-	turns    map[string]turnCache // by rollout path
+	turns    map[string]turnCache   // by rollout path
+	daemons  map[string]*daemonLook // by daemon and home
 }
 
 var _ agent.Adapter = (*Adapter)(nil)
@@ -86,7 +89,7 @@ var _ agent.Adapter = (*Adapter)(nil)
 func New(o Options) *Adapter {
 	a := &Adapter{
 		rules: o.Rules, control: o.Control, now: o.Now, log: o.Log, reach: AcceptanceLimit,
-		versions: map[exeKey]*versionRun{}, turns: map[string]turnCache{},
+		versions: map[exeKey]*versionRun{}, turns: map[string]turnCache{}, daemons: map[string]*daemonLook{},
 	}
 	if a.now == nil {
 		a.now = time.Now

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -159,4 +160,27 @@ func TestParseArgs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestList_Cost logs what one pane costs a listing.
+func TestList_Cost(t *testing.T) {
+	p, th := inProcess(t, "hello")
+	for range 2000 {
+		th.write("event_msg", map[string]any{"type": "agent_reasoning", "text": "x"})
+	}
+	const n = 50
+	p.proc()
+	begin := time.Now()
+	for range n {
+		p.proc()
+	}
+	find := time.Since(begin) / n
+	proc := p.proc()
+	begin = time.Now()
+	for range n {
+		if _, err := p.adapter.Identify(p.ctx, proc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("find %v, identify %v", find, time.Since(begin)/n)
 }

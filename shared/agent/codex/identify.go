@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/rule"
@@ -31,6 +33,9 @@ func (a *Adapter) Identify(ctx context.Context, proc agent.Process) (agent.Ident
 		out.Reason = err.Error()
 		return out, nil
 	}
+	if proc.Mode == agent.Daemon {
+		return a.inDaemon(ctx, f, proc)
+	}
 	held, err := holdings(h.PID, proc.Home)
 	if err != nil {
 		return out, fault.New(fault.ObservationUnavail, "list the threads of Codex: %w", err)
@@ -39,11 +44,6 @@ func (a *Adapter) Identify(ctx context.Context, proc agent.Process) (agent.Ident
 		return out, fault.New(fault.ObservationUnavail, "read the rollouts of Codex: %w", err)
 	}
 	switch {
-	case proc.Mode == agent.Daemon && len(held.locks)+len(held.rollouts) == 0:
-		out.Reason = "the background server has no thread loaded"
-	case proc.Mode == agent.Daemon:
-		out.State = agent.Ambiguous
-		out.Reason = "the background server holds the threads of all panes; nothing names this pane's before a request"
 	case len(held.locks) == 0:
 		out.Reason = "the process holds no thread yet"
 	case len(held.locks) > 1:
@@ -58,6 +58,50 @@ func (a *Adapter) Identify(ctx context.Context, proc agent.Process) (agent.Ident
 			out.Activity, out.Reason = agent.ActivityUnknown, "the rollout cannot be read to its last turn"
 		}
 	}
+	return out, nil
+}
+
+// daemonLook is what was last seen of one daemon; it is the same for all its panes.
+type daemonLook struct {
+	sync.Mutex
+	at       time.Time
+	identity agent.Identity
+}
+
+// inDaemon looks at the daemon once for all panes that are listed together.
+func (a *Adapter) inDaemon(ctx context.Context, f *rule.File, proc agent.Process) (agent.Identity, error) {
+	key := holder(proc).String() + " " + proc.Home
+	a.mu.Lock()
+	look := a.daemons[key]
+	if look == nil {
+		if len(a.daemons) >= maxCached {
+			clear(a.daemons)
+		}
+		look = &daemonLook{}
+		a.daemons[key] = look
+	}
+	a.mu.Unlock()
+	look.Lock()
+	defer look.Unlock()
+	if !look.at.IsZero() && time.Since(look.at) < daemonLookLife {
+		out := look.identity
+		out.Files = slices.Clone(out.Files)
+		return out, nil
+	}
+	out := agent.Identity{State: agent.Unavailable, Activity: agent.ActivityUnknown, Reason: "the background server has no thread loaded"}
+	held, err := holdings(holder(proc).PID, proc.Home)
+	if err != nil {
+		return out, fault.New(fault.ObservationUnavail, "list the threads of Codex: %w", err)
+	}
+	if out.Files, err = a.positions(ctx, f, held, ""); err != nil {
+		return out, fault.New(fault.ObservationUnavail, "read the rollouts of Codex: %w", err)
+	}
+	if len(held.locks)+len(held.rollouts) > 0 {
+		out.State = agent.Ambiguous
+		out.Reason = "the background server holds the threads of all panes; nothing names this pane's before a request"
+	}
+	look.at, look.identity = time.Now(), out
+	out.Files = slices.Clone(out.Files)
 	return out, nil
 }
 

@@ -23,10 +23,16 @@ func TestReal_InProcess(t *testing.T) {
 			if proc.Version != version || proc.Class != agent.Tested || proc.Mode != agent.InProcess || proc.Home != r.home || proc.Cwd != r.work {
 				t.Fatalf("process %+v", proc)
 			}
-			id, err := r.adapter.Identify(r.ctx, proc)
-			if err != nil || id.State != agent.Resolved || id.Activity != agent.ActivityIdle || len(id.Files) != 0 {
-				t.Fatalf("before the first message: %+v, %v", id, err)
-			}
+			// 0.148.0 draws its composer before it has a thread.
+			var id agent.Identity
+			var err error
+			r.until(20*time.Second, func() string {
+				id, err = r.adapter.Identify(r.ctx, proc)
+				if err != nil || id.State != agent.Resolved || id.Activity != agent.ActivityIdle || len(id.Files) != 0 {
+					return fmt.Sprintf("before the first message: %+v, %v", id, err)
+				}
+				return ""
+			})
 
 			// First message: its rollout appears only now.
 			s := p.send("first hello")
@@ -43,6 +49,15 @@ func TestReal_InProcess(t *testing.T) {
 			t.Logf("second message accepted %v after Enter", s.took)
 			if got := r.follow(s.acc.Task); s.verdict != agent.Accepted || got.State != agent.Completed {
 				t.Fatalf("second turn: %s %+v", s.verdict, got)
+			}
+
+			// Last words that would open a popup are defused and arrive as prepared.
+			for _, text := range []string{"look at @wor", "use $imagegen"} {
+				p.ready()
+				s = p.send(text)
+				if got := r.follow(s.acc.Task); s.verdict != agent.Accepted || got.State != agent.Completed {
+					t.Fatalf("%s: %s %+v", text, s.verdict, got)
+				}
 			}
 
 			p.ready()

@@ -230,7 +230,7 @@ func (r *rig) until(d time.Duration, f func() string) {
 
 func (p *pane) ready() {
 	p.Helper()
-	p.until(60*time.Second, func() string {
+	p.until(120*time.Second, func() string {
 		got := p.reading()
 		if got.State == agent.Idle && got.Composer.Empty {
 			return ""

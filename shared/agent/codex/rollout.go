@@ -22,6 +22,12 @@ var (
 	errTooLong = errors.New("the rollout has a record over 16 MiB")
 )
 
+// Sizes of the pieces that are read backwards: most looks need the last lines only.
+const (
+	firstChunk = 16 << 10
+	maxChunk   = 1 << 20
+)
+
 // line is one complete record and where it stands.
 type line struct {
 	start, end int64 // end is behind the newline
@@ -137,23 +143,28 @@ func record(f *rule.File, l line) (rule.Record, error) {
 // until each returns an error (io.EOF ends without one) or limit bytes are read.
 // whole is true where the beginning was reached or each was satisfied.
 func (r *rollout) back(ctx context.Context, limit int64, each func(line) error) (whole bool, err error) {
-	const chunk = 128 << 10
 	var (
 		tail  []byte // bytes from pos on that are not given yet; ends with the last newline
 		pos   = r.size
 		first = true
+		chunk = int64(firstChunk)
 	)
 	for pos > 0 {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
-		n := min(int64(chunk), pos)
-		if r.size-pos+n > limit+chunk {
+		n := min(chunk, pos)
+		if chunk *= 2; chunk > maxChunk {
+			chunk = maxChunk
+		}
+		if r.size-pos >= limit {
 			return false, nil
 		}
 		buf := make([]byte, n, n+int64(len(tail)))
-		if _, err := r.ReadAt(buf, pos-n); err != nil {
-			return false, fmt.Errorf("%w: %w", errMoved, err)
+		if _, err := r.ReadAt(buf, pos-n); errors.Is(err, io.EOF) {
+			return false, errMoved
+		} else if err != nil {
+			return false, err
 		}
 		pos -= n
 		tail = append(buf, tail...)
@@ -180,7 +191,7 @@ func (r *rollout) back(ctx context.Context, limit int64, each func(line) error) 
 				return false, err
 			}
 			if tail = tail[:at]; len(tail) == 0 {
-				return true, nil
+				break
 			}
 		}
 		if len(tail) > RecordLimit {
