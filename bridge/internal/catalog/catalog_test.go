@@ -352,3 +352,25 @@ func TestCatalog_Run_NotAvailableYet(t *testing.T) {
 		t.Errorf("%d tools were executed, want %d", got, want)
 	}
 }
+
+// Whatever arguments come in, Accept and Run neither panic nor answer with
+// anything but one JSON object; what Accept takes reaches the tool at most once.
+func FuzzAccept(f *testing.F) {
+	for tool, args := range valid {
+		f.Add(tool, []byte(args))
+	}
+	f.Add("send", []byte(`{"request":"\u0000","agentTimeoutMinutes":1e308}`))
+	f.Add("status", []byte(`{"conversation_id":"terminal:v2:\ud83d\ude00"}`))
+	f.Fuzz(func(t *testing.T, name string, args []byte) {
+		h := &fake{}
+		req, err := open(t, h).Accept(catalog.Prefix+name, args)
+		if err != nil {
+			return
+		}
+		res := req.Run(t.Context(), handoff.Call{ToolCallID: "id", Tool: catalog.Prefix + name})
+		object(t, res)
+		if h.count() > 1 || (h.count() == 1) == (res.Code != "") {
+			t.Errorf("%s(%s): %d executions, %s", name, args, h.count(), res.Text)
+		}
+	})
+}

@@ -217,7 +217,7 @@ func (s *Siblings) attend(ctx context.Context, k *kept, c *child) bool {
 	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), s.lastMoment())
 	defer cancel()
 	if how, ended = c.wait(last); !ended {
-		s.opts.Log.Info("sibling still drains and is left to its own deadline", "sibling", k.Name, "pid", c.pid)
+		s.opts.Log.Info("sibling still drains and is left to its own deadline", "sibling", k.Name, "sibling_pid", c.pid)
 	} else {
 		s.opts.Log.Debug("sibling ended", "sibling", k.Name, "how", how)
 	}
@@ -279,6 +279,6 @@ func (s *Siblings) heard(pid int, m message) {
 		k.ready, k.failed = true, false
 	}
 	if after := k.state(); after != before || m.ready {
-		s.opts.Log.Info("sibling", "sibling", k.Name, "state", after, "pid", pid)
+		s.opts.Log.Info("sibling", "sibling", k.Name, "state", string(after), "sibling_pid", pid)
 	}
 }
