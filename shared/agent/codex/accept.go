@@ -60,7 +60,11 @@ func (a *Adapter) Anchor(ctx context.Context, proc agent.Process) (agent.Anchor,
 	own := slices.Sorted(maps.Keys(held.rollouts))
 	switch {
 	case proc.Mode == agent.Daemon:
-		out.Threads, err = a.ours(ctx, proc, held, mapTimeout)
+		var active bool
+		out.Threads, active, err = a.ours(ctx, proc, held, mapTimeout)
+		if active {
+			return agent.Anchor{}, errBusy()
+		}
 		if err != nil && !errors.Is(err, errNoControl) {
 			a.log.Info("no port proof for an anchor", "pid", proc.Inc.PID, "err", err)
 		}
@@ -78,11 +82,15 @@ func (a *Adapter) Anchor(ctx context.Context, proc agent.Process) (agent.Anchor,
 			return agent.Anchor{}, fault.New(fault.ObservationUnavail, "read the last turn of a rollout: %w", err)
 		}
 		if a.living(turn, proc) {
-			return agent.Anchor{}, fault.New(fault.TerminalNotIdle, "anchor a request: the agent's records show an open turn").
-				WithHint("wait until the turn ends; the screen may look idle while an answer is streaming")
+			return agent.Anchor{}, errBusy()
 		}
 	}
 	return out, ctx.Err()
+}
+
+func errBusy() error {
+	return fault.New(fault.TerminalNotIdle, "anchor a request: the pane's thread has an open turn").
+		WithHint("wait until the turn ends; the screen may look idle while an answer is streaming")
 }
 
 // match is one record with exactly our text.
@@ -142,7 +150,7 @@ func (a *Adapter) decide(ctx context.Context, anchor agent.Anchor, found []match
 			threads = append(threads, m.rec.Thread)
 		}
 		slices.Sort(threads)
-		if own, err = a.owners(ctx, anchor.Process, slices.Compact(threads), decideTimeout); err != nil {
+		if own, err = a.whose(ctx, anchor.Process, slices.Compact(threads)); err != nil {
 			own = map[string]owner{}
 			for _, t := range anchor.Threads { // the last proof there was
 				own[t] = mine

@@ -425,6 +425,16 @@ func TestAccept_Daemon(t *testing.T) {
 			t.Errorf("current task without a proof: %v %v", ok, err)
 		}
 	})
+	t.Run("a turn that the daemon knows before its record", func(t *testing.T) {
+		w := newDaemonWorld(t, 2)
+		w.daemon.tell("active", w.threads[0].id)
+		if _, err := w.adapter.Anchor(w.ctx, w.panes[0].proc()); !fault.Is(err, fault.TerminalNotIdle) {
+			t.Errorf("its own: %v", err)
+		}
+		if _, err := w.adapter.Anchor(w.ctx, w.panes[1].proc()); err != nil {
+			t.Errorf("the other's: %v", err)
+		}
+	})
 	t.Run("the daemon ended", func(t *testing.T) {
 		w := newDaemonWorld(t, 1)
 		proc, anchor := w.panes[0].proc(), w.panes[0].anchor()

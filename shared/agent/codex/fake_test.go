@@ -77,6 +77,7 @@ type fake struct {
 	mu      sync.Mutex
 	files   map[string]*os.File
 	threads map[string]string // thread → port; "" for none
+	active  string            // the thread that thread/read calls active
 	calls   int
 }
 
@@ -121,6 +122,8 @@ func (f *fake) obey(words []string) string {
 		go http.Serve(l, http.HandlerFunc(f.control)) //nolint:errcheck // ends with the process
 	case "thread": // THREAD [PORT]
 		f.threads[words[1]] = strings.Join(words[2:], "")
+	case "active": // THREAD
+		f.active = words[1]
 	case "calls":
 		return strconv.Itoa(f.calls)
 	default:
@@ -161,6 +164,12 @@ func (f *fake) control(w http.ResponseWriter, r *http.Request) {
 				list = append(list, t)
 			}
 			result = map[string]any{"data": list, "nextCursor": nil}
+		case "thread/read":
+			status := "idle"
+			if f.active == req.Params.ThreadID {
+				status = "active"
+			}
+			result = map[string]any{"thread": map[string]any{"id": req.Params.ThreadID, "status": map[string]any{"type": status}}}
 		case "mcpServerStatus/list":
 			servers := []any{}
 			if port := f.threads[req.Params.ThreadID]; port != "" {

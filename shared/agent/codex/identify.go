@@ -157,7 +157,7 @@ func (a *Adapter) Current(ctx context.Context, proc agent.Process) (agent.Task, 
 	}
 	threads := slices.Sorted(maps.Keys(held.rollouts))
 	if proc.Mode == agent.Daemon {
-		if threads, err = a.ours(ctx, proc, held, decideTimeout); err != nil {
+		if threads, _, err = a.ours(ctx, proc, held, decideTimeout); err != nil {
 			return agent.Task{}, false, nil // no proof, no task
 		}
 	}

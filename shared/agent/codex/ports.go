@@ -27,16 +27,19 @@ const (
 	other               // another living Codex TUI
 )
 
-// owners asks the daemon at which port the TUI of each thread listens, and /proc
-// who listens there (dryrun §1.2). The daemon's own process is checked to be the
-// one that serves the socket.
-func (a *Adapter) owners(ctx context.Context, proc agent.Process, threads []string, timeout time.Duration) (map[string]owner, error) {
+// dial connects to the daemon of a process; what serves the socket is checked to
+// be that very daemon. It is an error to ask for a process that is gone.
+func (a *Adapter) dial(ctx context.Context, proc agent.Process) (*control.Client, error) {
 	if !a.control || proc.Mode != agent.Daemon || proc.Daemon == nil || !proc.Daemon.Alive() || !proc.Inc.Alive() {
 		return nil, errNoControl
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	ports, err := control.Threads(ctx, filepath.Join(proc.Home, controlSocket), proc.Daemon.PID, threads)
+	return control.Dial(ctx, filepath.Join(proc.Home, controlSocket), proc.Daemon.PID)
+}
+
+// owners asks the daemon at which port the TUI of each thread listens, and /proc
+// who listens there (dryrun §1.2).
+func owners(ctx context.Context, c *control.Client, proc agent.Process, threads []string) (map[string]owner, error) {
+	ports, err := c.Ports(ctx, threads)
 	if err != nil {
 		return nil, err
 	}
@@ -74,30 +77,53 @@ func (a *Adapter) owners(ctx context.Context, proc agent.Process, threads []stri
 	return out, nil
 }
 
-// ours gives the held threads that the port proof gives to the process, sorted.
-func (a *Adapter) ours(ctx context.Context, proc agent.Process, held holding, timeout time.Duration) ([]string, error) {
-	threads := map[string]bool{}
-	for t := range held.locks {
-		threads[t] = true
-	}
-	for t := range held.rollouts {
-		threads[t] = true
-	}
-	if len(threads) == 0 {
-		return nil, nil
-	}
-	owned, err := a.owners(ctx, proc, slices.Sorted(maps.Keys(threads)), timeout)
+// whose gives the owners of a few threads, for a decision.
+func (a *Adapter) whose(ctx context.Context, proc agent.Process, threads []string) (map[string]owner, error) {
+	ctx, cancel := context.WithTimeout(ctx, decideTimeout)
+	defer cancel()
+	c, err := a.dial(ctx, proc)
 	if err != nil {
 		return nil, err
 	}
-	var out []string
+	defer c.Close()
+	return owners(ctx, c, proc, threads)
+}
+
+// ours gives the held threads that the port proof gives to the process, sorted,
+// and whether the daemon says of one of them that it works.
+func (a *Adapter) ours(ctx context.Context, proc agent.Process, held holding, timeout time.Duration) (threads []string, active bool, err error) {
+	all := map[string]bool{}
+	for t := range held.locks {
+		all[t] = true
+	}
+	for t := range held.rollouts {
+		all[t] = true
+	}
+	if len(all) == 0 {
+		return nil, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c, err := a.dial(ctx, proc)
+	if err != nil {
+		return nil, false, err
+	}
+	defer c.Close()
+	owned, err := owners(ctx, c, proc, slices.Sorted(maps.Keys(all)))
+	if err != nil {
+		return nil, false, err
+	}
 	for t, o := range owned {
-		if o == mine {
-			out = append(out, t)
+		if o != mine {
+			continue
+		}
+		threads = append(threads, t)
+		if status, err := c.Status(ctx, t); err == nil && status.Type == control.Active {
+			active = true
 		}
 	}
-	slices.Sort(out)
-	return out, nil
+	slices.Sort(threads)
+	return threads, active, nil
 }
 
 // terminals lists the living Codex TUIs other than pid.

@@ -17,7 +17,7 @@ import (
 func TestReal_InProcess(t *testing.T) {
 	for _, version := range []string{"0.171.0", "0.148.0"} {
 		t.Run(version, func(t *testing.T) {
-			r := newRig(t, realCodex(t, version), false)
+			r := newRig(t, version, false)
 			p := r.start()
 			proc := p.proc()
 			if proc.Version != version || proc.Class != agent.Tested || proc.Mode != agent.InProcess || proc.Home != r.home || proc.Cwd != r.work {
@@ -143,7 +143,7 @@ func TestReal_Drafts(t *testing.T) {
 	small := map[string]bool{"1000": true, "45 lines": true, "words": true, "wide": true, "tabs": true, "code": true, "trailing blanks": true, "a run of blanks": true}
 	for _, version := range []string{"0.171.0", "0.148.0"} {
 		t.Run(version, func(t *testing.T) {
-			r := newRig(t, realCodex(t, version), false)
+			r := newRig(t, version, false)
 			p := r.start()
 			for _, size := range [][2]string{{"120", "40"}, {"80", "24"}} {
 				p.tm("resize-window", "-t", p.id, "-x", size[0], "-y", size[1])
@@ -195,7 +195,7 @@ func numbered(n int) string {
 // TestReal_Daemon drives four panes of one home with the background daemon
 // (dryrun §1).
 func TestReal_Daemon(t *testing.T) {
-	r := newRig(t, realCodex(t, "0.171.0"), true)
+	r := newRig(t, "0.171.0", true)
 	var panes []*pane
 	for range 4 {
 		panes = append(panes, r.launch())

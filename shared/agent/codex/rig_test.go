@@ -52,8 +52,9 @@ func realCodex(t *testing.T, version string) string {
 }
 
 // newRig makes a home and a work tree and serves a model; nothing runs yet.
-func newRig(t *testing.T, binary string, daemon bool) *rig {
+func newRig(t *testing.T, version string, daemon bool) *rig {
 	t.Helper()
+	binary := realCodex(t, version)
 	cache, err := os.UserCacheDir() // not /tmp: Codex keeps its helper programs out of there
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func newRig(t *testing.T, binary string, daemon bool) *rig {
 		}
 	}
 	features := "[features]\ndaemon_auto_start = false\n"
-	if daemon || strings.Contains(binary, "0-148") || strings.Contains(binary, "0.148") {
+	if daemon || version == "0.148.0" {
 		features = ""
 	}
 	config := fmt.Sprintf(`model = "gpt-5-codex"

@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ const (
 	maxNotices = 256
 	maxThreads = 1024
 	maxPages   = 16
+	maxBatch   = 64 // requests that travel together
 )
 
 // The closed list of methods. initialized is the notification that completes the
@@ -72,6 +74,9 @@ type RemoteError struct {
 // Error names the method and the number; the message is the daemon's and may
 // quote anything.
 func (e *RemoteError) Error() string { return fmt.Sprintf("%s: answered error %d", e.Method, e.Code) }
+
+// Active is the type of a thread with a turn in progress.
+const Active = "active"
 
 // Status is what the daemon says of one loaded thread.
 type Status struct {
@@ -184,28 +189,51 @@ func (c *Client) Status(ctx context.Context, thread string) (Status, error) {
 	return Status{Type: t.Status.Type, Flags: t.Status.Flags, Ephemeral: t.Ephemeral, Path: t.Path}, nil
 }
 
-// Port gives the loopback port of the TUI that started or resumed thread last;
-// ok is false where the daemon knows none (hidden threads, other clients).
-func (c *Client) Port(ctx context.Context, thread string) (port int, ok bool, err error) {
-	var got struct {
-		Data []struct {
-			Name   string `json:"name"`
-			Origin string `json:"httpOrigin"`
-		} `json:"data"`
+// Ports gives the loopback port of the TUI that started or resumed each thread
+// last. Threads without one (hidden threads, other clients) are missing. The
+// requests travel together: fifty threads cost little more than one.
+func (c *Client) Ports(ctx context.Context, threads []string) (map[string]int, error) {
+	out := map[string]int{}
+	for batch := range slices.Chunk(threads, maxBatch) {
+		params := make([]any, len(batch))
+		for i, t := range batch {
+			params[i] = map[string]any{"threadId": t, "serverName": tuiServer, "detail": "toolsAndAuthOnly"}
+		}
+		results := make([]servers, len(batch))
+		if err := c.calls(ctx, methodServers, params, func(i int) any { return &results[i] }); err != nil {
+			return nil, err
+		}
+		for i, r := range results {
+			port, ok, err := r.port()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", methodServers, err)
+			}
+			if ok {
+				out[batch[i]] = port
+			}
+		}
 	}
-	params := map[string]any{"threadId": thread, "serverName": tuiServer, "detail": "toolsAndAuthOnly"}
-	if err := c.call(ctx, methodServers, params, &got); err != nil {
-		return 0, false, err
-	}
-	for _, s := range got.Data {
-		if s.Name != tuiServer || s.Origin == "" {
+	return out, nil
+}
+
+// servers is what is used of an answer to mcpServerStatus/list.
+type servers struct {
+	Data []struct {
+		Name   string `json:"name"`
+		Origin string `json:"httpOrigin"`
+	} `json:"data"`
+}
+
+func (s servers) port() (port int, ok bool, err error) {
+	for _, d := range s.Data {
+		if d.Name != tuiServer || d.Origin == "" {
 			continue
 		}
 		if ok {
-			return 0, false, fmt.Errorf("%s: %w: two servers of one name", methodServers, ErrProtocol)
+			return 0, false, fmt.Errorf("%w: two servers of one name", ErrProtocol)
 		}
-		if port, err = loopbackPort(s.Origin); err != nil {
-			return 0, false, fmt.Errorf("%s: %w", methodServers, err)
+		if port, err = loopbackPort(d.Origin); err != nil {
+			return 0, false, err
 		}
 		ok = true
 	}
@@ -232,26 +260,47 @@ type request struct {
 	Params  any    `json:"params,omitempty"`
 }
 
-// call sends one request and reads until its answer, passing over broadcasts.
+// call sends one request and waits for its answer.
 func (c *Client) call(ctx context.Context, method string, params, result any) error {
+	return c.calls(ctx, method, []any{params}, func(int) any { return result })
+}
+
+// calls sends the requests of one method together and waits for all answers,
+// passing over broadcasts.
+func (c *Client) calls(ctx context.Context, method string, params []any, result func(i int) any) error {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	c.next++
-	id := c.next
-	if err := c.send(ctx, request{ID: &id, Method: method, Params: params}); err != nil {
-		return err
+	open := map[int64]int{} // by id: which of the requests
+	for i, p := range params {
+		c.next++
+		id := c.next
+		open[id] = i
+		if err := c.send(ctx, request{ID: &id, Method: method, Params: p}); err != nil {
+			return err
+		}
 	}
-	for range maxNotices {
+	for notices := 0; len(open) > 0; {
 		data, err := c.receive(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", method, err)
 		}
-		ours, err := answer(data, id, method, result)
-		if ours || err != nil {
+		id, err := answer(data, method, func(id int64) any {
+			if i, ok := open[id]; ok {
+				return result(i)
+			}
+			return nil
+		})
+		if err != nil {
 			return err
 		}
+		if id == 0 {
+			if notices++; notices > maxNotices {
+				return fmt.Errorf("%s: %w: no answer among %d messages", method, ErrProtocol, notices)
+			}
+		}
+		delete(open, id)
 	}
-	return fmt.Errorf("%s: %w: no answer among %d messages", method, ErrProtocol, maxNotices)
+	return nil
 }
 
 func (c *Client) send(ctx context.Context, r request) error {
@@ -281,9 +330,10 @@ func (c *Client) receive(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// answer decodes one message. ours is false for broadcasts, requests of the
-// daemon (which are never served) and late answers to other calls.
-func answer(data []byte, id int64, method string, result any) (ours bool, err error) {
+// answer decodes one message into what result gives for its id. It returns 0 for
+// broadcasts, requests of the daemon (which are never served) and answers to
+// calls that nobody waits for.
+func answer(data []byte, method string, result func(id int64) any) (id int64, err error) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method *string         `json:"method"`
@@ -293,21 +343,26 @@ func answer(data []byte, id int64, method string, result any) (ours bool, err er
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
-		return false, fmt.Errorf("%s: %w: not a message", method, ErrProtocol)
+		return 0, fmt.Errorf("%s: %w: not a message", method, ErrProtocol)
 	}
-	if m.Method != nil || string(m.ID) != strconv.FormatInt(id, 10) {
-		return false, nil
+	id, err = strconv.ParseInt(string(m.ID), 10, 64)
+	if m.Method != nil || err != nil || id <= 0 {
+		return 0, nil
+	}
+	into := result(id)
+	if into == nil {
+		return 0, nil
 	}
 	if m.Error != nil {
-		return true, &RemoteError{Method: method, Code: m.Error.Code}
+		return id, &RemoteError{Method: method, Code: m.Error.Code}
 	}
 	if len(m.Result) == 0 || string(m.Result) == "null" {
-		return true, fmt.Errorf("%s: %w: no result", method, ErrProtocol)
+		return id, fmt.Errorf("%s: %w: no result", method, ErrProtocol)
 	}
-	if err := json.Unmarshal(m.Result, result); err != nil {
-		return true, fmt.Errorf("%s: %w: a result of another shape", method, ErrProtocol)
+	if err := json.Unmarshal(m.Result, into); err != nil {
+		return id, fmt.Errorf("%s: %w: a result of another shape", method, ErrProtocol)
 	}
-	return true, nil
+	return id, nil
 }
 
 // checkPeer proves who serves the socket: our own uid and, unless pid is 0, the

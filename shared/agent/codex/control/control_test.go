@@ -143,13 +143,14 @@ func TestClient(t *testing.T) {
 	if diff := cmp.Diff(control.Status{Type: "active", Flags: []string{"waitingOnApproval"}, Ephemeral: true, Path: "/p"}, status); diff != "" || err != nil {
 		t.Errorf("status: %v %s", err, diff)
 	}
-	port, ok, err := c.Port(t.Context(), thread)
-	if port != 36531 || !ok || err != nil {
-		t.Errorf("port %d %v %v", port, ok, err)
+	want, many := map[string]int{}, []string{}
+	for i := range 150 { // more than travel together
+		many = append(many, fmt.Sprint("t", i))
+		want[many[i]] = 36531
 	}
-	ports, err := control.Threads(t.Context(), s.socket, os.Getpid(), nil)
-	if diff := cmp.Diff(map[string]int{"a": 36531, "b": 36531, "c": 36531}, ports); diff != "" || err != nil {
-		t.Errorf("threads: %v %s", err, diff)
+	ports, err := c.Ports(t.Context(), many)
+	if diff := cmp.Diff(want, ports); diff != "" || err != nil {
+		t.Errorf("ports: %v %s", err, diff)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,9 +198,9 @@ func TestClient_Faults(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := dial(t, serve(t, func(id int64, _ string, _ map[string]any) []string { return tc.answer(id) }))
 			begin := time.Now()
-			port, ok, err := c.Port(t.Context(), thread)
-			if err == nil || ok || port != 0 || (tc.want != nil && !errors.Is(err, tc.want)) {
-				t.Errorf("%d %v %v, want %v", port, ok, err, tc.want)
+			ports, err := c.Ports(t.Context(), []string{thread})
+			if err == nil || ports != nil || (tc.want != nil && !errors.Is(err, tc.want)) {
+				t.Errorf("%v %v, want %v", ports, err, tc.want)
 			}
 			if d := time.Since(begin); d > 3*control.CallTimeout {
 				t.Errorf("took %v", d)
@@ -218,8 +219,8 @@ func TestClient_Faults(t *testing.T) {
 	})
 	t.Run("a hidden thread", func(t *testing.T) {
 		c := dial(t, serve(t, func(id int64, _ string, _ map[string]any) []string { return []string{result(id, `{"data":[]}`)} }))
-		if port, ok, err := c.Port(t.Context(), thread); port != 0 || ok || err != nil {
-			t.Errorf("%d %v %v", port, ok, err)
+		if ports, err := c.Ports(t.Context(), []string{thread}); len(ports) != 0 || err != nil {
+			t.Errorf("%v %v", ports, err)
 		}
 	})
 	t.Run("status of another thread", func(t *testing.T) {
@@ -304,8 +305,16 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(``))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got struct{ Data []struct{ Name string } }
-		ours, err := control.Answer(data, 7, "m", &got)
-		if !ours && err == nil && got.Data != nil {
+		id, err := control.Answer(data, "m", func(id int64) any {
+			if id == 7 {
+				return &got
+			}
+			return nil
+		})
+		if id != 0 && id != 7 {
+			t.Errorf("%q answers %d", data, id)
+		}
+		if id == 0 && err == nil && got.Data != nil {
 			t.Errorf("%q was taken for an answer", data)
 		}
 		if err != nil && len(err.Error()) > 200 {

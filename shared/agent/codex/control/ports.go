@@ -2,7 +2,6 @@ package control
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -17,32 +16,6 @@ const maxTable = 16 << 20
 
 // tcpListen is the state of a listening socket in /proc/net/tcp.
 const tcpListen = "0A"
-
-// Threads gives the loopback ports of the given threads, or of every loaded
-// thread where none is named. Threads without a port are missing in the map.
-func Threads(ctx context.Context, socket string, pid int, threads []string) (map[string]int, error) {
-	c, err := Dial(ctx, socket, pid)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	if threads == nil {
-		if threads, err = c.Loaded(ctx); err != nil {
-			return nil, err
-		}
-	}
-	out := map[string]int{}
-	for _, t := range threads {
-		port, ok, err := c.Port(ctx, t)
-		if err != nil {
-			return nil, fmt.Errorf("ask for the TUI of a thread: %w", err)
-		}
-		if ok {
-			out[strings.ToLower(t)] = port
-		}
-	}
-	return out, nil
-}
 
 // Listeners gives the inode of the socket that listens on each loopback port;
 // ports where nothing listens are missing.
