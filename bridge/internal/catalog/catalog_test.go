@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -361,13 +362,20 @@ func FuzzAccept(f *testing.F) {
 	}
 	f.Add("send", []byte(`{"request":"\u0000","agentTimeoutMinutes":1e308}`))
 	f.Add("status", []byte(`{"conversation_id":"terminal:v2:\ud83d\ude00"}`))
+	type key struct{}
+	c, err := catalog.New(catalog.Options{Handoff: func(ctx context.Context) (catalog.Handoff, error) {
+		return ctx.Value(key{}).(*fake), nil
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, name string, args []byte) {
-		h := &fake{}
-		req, err := open(t, h).Accept(catalog.Prefix+name, args)
+		h := &fake{out: handoff.Outcome{Body: struct{}{}}}
+		req, err := c.Accept(catalog.Prefix+name, args)
 		if err != nil {
 			return
 		}
-		res := req.Run(t.Context(), handoff.Call{ToolCallID: "id", Tool: catalog.Prefix + name})
+		res := req.Run(context.WithValue(t.Context(), key{}, h), handoff.Call{ToolCallID: "id", Tool: catalog.Prefix + name})
 		object(t, res)
 		if h.count() > 1 || (h.count() == 1) == (res.Code != "") {
 			t.Errorf("%s(%s): %d executions, %s", name, args, h.count(), res.Text)

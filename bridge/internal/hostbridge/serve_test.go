@@ -250,7 +250,7 @@ func (w *world) eventually(what string, ok func() bool) {
 
 var bothUp = map[string]any{"watchd": "up", "outboxd": "up"}
 
-// Proves core 59: stdin end, SIGTERM, SIGINT and several at once end the bridge
+// Proves core 19.59: stdin end, SIGTERM, SIGINT and several at once end the bridge
 // with 0, with no lease held and no sibling left.
 func TestServe_Stops(t *testing.T) {
 	signals := func(list ...syscall.Signal) func(*world) {
@@ -301,7 +301,7 @@ func TestServe_Stops(t *testing.T) {
 	}
 }
 
-// Proves core 59: SIGKILL of the bridge's process group leaves siblings to their
+// Proves core 19.59: SIGKILL of the bridge's process group leaves siblings to their
 // drain; a second bridge can start on the same Store at once.
 func TestServe_Killed(t *testing.T) {
 	w := newWorld(t)
@@ -324,7 +324,7 @@ func TestServe_Killed(t *testing.T) {
 	}
 }
 
-// Proves core 63: initialize is answered before any sibling exists, and one that
+// Proves core 19.63: initialize is answered before any sibling exists, and one that
 // cannot start is a line on stderr and a state, never a dead bridge.
 func TestServe_SiblingsAfterInitialize(t *testing.T) {
 	w := newWorld(t)
@@ -347,7 +347,7 @@ func TestServe_SiblingsAfterInitialize(t *testing.T) {
 	}
 }
 
-// Proves core 61 with the real times: outboxd crashes, is restarted after 1, 2,
+// Proves core 19.61 with the real times: outboxd crashes, is restarted after 1, 2,
 // 4 and 8 s, is marked failed, and is up again by itself once repaired. The
 // bridge lives on.
 func TestServe_CrashingSibling(t *testing.T) {
@@ -418,7 +418,7 @@ func TestServe_SiblingEnvironment(t *testing.T) {
 	}
 }
 
-// Proves core 58 in part: a restarted bridge knows no offer of its session, and
+// Proves core 19.58 in part: a restarted bridge knows no offer of its session, and
 // those of others stay.
 func TestServe_ForgetsOffers(t *testing.T) {
 	w := newWorld(t)

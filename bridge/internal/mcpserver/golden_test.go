@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden protocol files")
 // A line waits for its answer, so that the order is fixed; one that begins with
 // "! " has none. Server lines are indented for the reader.
 //
-// Proves tools 11.1–11.5 and 11.8 on the wire.
+// Proves tools 11.1, 11.2, 11.3, 11.4, 11.5 and 11.8 on the wire.
 func TestServer_Golden(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/mcp/*.txtar")
 	if err != nil || len(files) == 0 {

@@ -41,7 +41,7 @@ func serveProcess() {
 	os.Exit(fault.ExitCode(s.Run(ctx)))
 }
 
-// Proves core 59 and 60 with a process: stdin end, SIGTERM and SIGINT each end it
+// Proves core 19.59 and 19.60 with a process: stdin end, SIGTERM and SIGINT each end it
 // with 0 after the call in progress was answered, and another holder of the
 // write end of stdin does not keep it.
 func TestServer_Process(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"drawbridge/shared/fault"
 )
 
-// Proves core 60 and tools 11.39: a call in progress when the server is told to
+// Proves core 19.60 and tools 11.39: a call in progress when the server is told to
 // stop is answered; one sent later is not executed.
 func TestServer_Stop_AnswersAcceptedCalls(t *testing.T) {
 	r := serve(t, nil)

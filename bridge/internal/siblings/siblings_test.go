@@ -201,7 +201,7 @@ func TestSiblings_Run_StatesAndCleanStop(t *testing.T) {
 	}
 }
 
-// Proves core 61: five crashes in a minute mark the sibling failed, and one
+// Proves core 19.61: five crashes in a minute mark the sibling failed, and one
 // that is repaired is up again by itself.
 func TestSiblings_Run_CrashingSiblingFailsAndRecovers(t *testing.T) {
 	repaired := filepath.Join(t.TempDir(), "repaired")
@@ -233,7 +233,7 @@ func TestSiblings_Run_BackOff(t *testing.T) {
 	}
 }
 
-// Proves core 63: a sibling that cannot start is a line on the log and a state.
+// Proves core 19.63: a sibling that cannot start is a line on the log and a state.
 func TestSiblings_Run_MissingProgram(t *testing.T) {
 	r := run(t, quick, func(string) []siblings.Program {
 		return []siblings.Program{{Name: "watchd", Path: filepath.Join(t.TempDir(), "watchd")}}
@@ -285,7 +285,7 @@ func TestSiblings_Stop_LeavesSlowSibling(t *testing.T) {
 	eventually(t, "end of the drain", func() bool { return strings.Contains(r.read(), "drain 9\nend\n") })
 }
 
-// Proves core 59: a kill of the bridge's whole process group leaves siblings to
+// Proves core 19.59: a kill of the bridge's whole process group leaves siblings to
 // their drain.
 func TestSiblings_KilledBridge(t *testing.T) {
 	marks := filepath.Join(t.TempDir(), "marks")
