@@ -15,12 +15,3 @@ func parseAnchor(b []byte) (agent.Anchor, error) {
 	}
 	return a, nil
 }
-
-// parseTask reads a stored task.
-func parseTask(b []byte) (agent.Task, error) {
-	var t agent.Task
-	if err := json.Unmarshal(b, &t); err != nil || t.Version != 1 {
-		return agent.Task{}, fault.New(fault.IdentityUnverified, "stored task anchor is unreadable")
-	}
-	return t, nil
-}

@@ -22,8 +22,8 @@ type CancelResult struct {
 
 // Cancel interrupts a running Turn with one key. The pane stays as it is.
 func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, error) {
-	turn, at, err := d.openTurn(ctx, in.TurnID, "cancel",
-		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController)
+	cancellable := []string{store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController}
+	_, at, err := d.openTurn(ctx, in.TurnID, "cancel", cancellable...)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -39,8 +39,8 @@ func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, err
 	if err := h.foreign(held); err != nil {
 		return Outcome{}, err
 	}
-	if turn, at, err = d.openTurn(held, in.TurnID, "cancel",
-		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController); err != nil {
+	turn, at, err := d.openTurn(held, in.TurnID, "cancel", cancellable...) // it may have ended meanwhile
+	if err != nil {
 		return Outcome{}, err
 	}
 	if err := d.owns(held, turn); err != nil {
@@ -66,7 +66,7 @@ func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, err
 	}
 	crashpoint.At("interrupt_sent")
 	res.Requested, res.Keys = true, string(key)
-	turn, err = d.Store.CancelTurn(ctx, h.lease, store.TurnCancel{
+	_, err = d.Store.CancelTurn(ctx, h.lease, store.TurnCancel{
 		TurnID: turn.ID, Detail: canonical(map[string]any{"keys": string(key), "denied_approval": res.DeniedApproval}),
 	})
 	if err != nil {

@@ -42,7 +42,8 @@ type world struct {
 	desk   *handoff.Desk
 	store  *store.Store
 	tmux   *terminal.Tmux
-	bin    string // folder of the agent's executable
+	bin    string   // folder of the agent's executable
+	env    []string // further variables of agents
 	socket string
 	dir    string
 	runDir string
@@ -78,8 +79,9 @@ func (w *world) openStore(dir string) *store.Store {
 	return s
 }
 
-// newDesk makes a Desk whose keeper, bell and file watcher run until the test ends.
-func (w *world) newDesk(s *store.Store) *handoff.Desk {
+// newDesk makes a Desk whose keeper, bell and file watcher run until the test
+// ends; bend may put something before its adapter.
+func (w *world) newDesk(s *store.Store, bend ...func(agent.Adapter) agent.Adapter) *handoff.Desk {
 	w.t.Helper()
 	rules, err := rule.Load("")
 	if err != nil {
@@ -89,12 +91,16 @@ func (w *world) newDesk(s *store.Store) *handoff.Desk {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	var adapter agent.Adapter = codex.New(codex.Options{Rules: rules})
+	for _, f := range bend {
+		adapter = f(adapter)
+	}
 	keeper, watcher := store.NewKeeper(s, nil), files.New(nil)
 	w.run(keeper.Run)
 	w.run(watcher.Run)
 	return handoff.New(handoff.Options{
 		Store: s, Leases: keeper, Tmux: w.tmux, Files: watcher,
-		Agents:     []agent.Adapter{codex.New(codex.Options{Rules: rules})},
+		Agents:     []agent.Adapter{adapter},
 		RuntimeDir: w.runDir, Controller: controller, Route: &route,
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -138,8 +144,11 @@ func (w *world) agent(size ...string) *pane {
 	if len(size) == 2 {
 		width, height = size[0], size[1]
 	}
-	out := w.tmuxDo("-f", "/dev/null", "new-session", "-d", "-P", "-F", "#{pane_id}", "-s", name, "-x", width, "-y", height, "-c", p.work,
-		"-e", "CODEX_HOME="+p.home, "-e", "PATH="+w.bin+":"+os.Getenv("PATH"), "exec "+filepath.Join(w.bin, scripted.Name))
+	args := []string{"-f", "/dev/null", "new-session", "-d", "-P", "-F", "#{pane_id}", "-s", name, "-x", width, "-y", height, "-c", p.work}
+	for _, e := range append([]string{"CODEX_HOME=" + p.home, "PATH=" + w.bin + ":" + os.Getenv("PATH"), scripted.KeysVariable + "=" + p.keysFile()}, w.env...) {
+		args = append(args, "-e", e)
+	}
+	out := w.tmuxDo(append(args, "exec "+filepath.Join(w.bin, scripted.Name))...)
 	p.tid = strings.TrimSpace(out)
 	if w.seq == 1 {
 		w.t.Cleanup(func() { _ = exec.Command("tmux", "-S", w.socket, "kill-server").Run() })
@@ -207,6 +216,18 @@ func (p *pane) mustSend(text string) handoff.SendResult {
 
 func (p *pane) screen() string {
 	return p.w.tmuxDo("capture-pane", "-p", "-t", p.tid)
+}
+
+func (p *pane) keysFile() string { return filepath.Join(filepath.Dir(p.home), "keys") }
+
+// keys is every byte that reached the pane's agent, from whomever.
+func (p *pane) keys() string {
+	p.w.t.Helper()
+	b, err := os.ReadFile(p.keysFile())
+	if err != nil && !os.IsNotExist(err) {
+		p.w.t.Fatal(err)
+	}
+	return string(b)
 }
 
 // typed counts how often the transcript holds a user message with text.
