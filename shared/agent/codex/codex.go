@@ -166,9 +166,13 @@ func dayDir(root string, t time.Time) string {
 	return filepath.Join(root, t.Format("2006"), t.Format("01"), t.Format("02"))
 }
 
-// sessionsDir gives the real path of the rollouts' root, as /proc shows it.
+// sessionsDir gives the real path of the rollouts' root, as /proc shows it; home
+// is a real path already.
 func sessionsDir(home string) string {
 	dir := filepath.Join(home, "sessions")
+	if fi, err := os.Lstat(dir); err != nil || fi.Mode()&os.ModeSymlink == 0 {
+		return dir
+	}
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real
 	}

@@ -1,6 +1,8 @@
 package codex
 
 import (
+	"context"
+
 	"drawbridge/shared/agent"
 )
 
@@ -31,3 +33,35 @@ func (a *Adapter) SetReach(n int64) { a.reach = n }
 
 // Visible is visible.
 var Visible = visible
+
+// Span is where a line stands.
+type Span struct{ Start, End int64 }
+
+// Forwards and Backwards give the complete lines of a rollout as the two readers
+// see them.
+func Forwards(path string) (out []Span, err error) {
+	r, err := openRollout(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	_, _, err = r.scan(context.Background(), 0, CompletionLimit, func(l line) error {
+		out = append(out, Span{l.start, l.end})
+		return nil
+	})
+	return out, err
+}
+
+// Backwards is Forwards from the other end.
+func Backwards(path string) (out []Span, err error) {
+	r, err := openRollout(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	_, err = r.back(context.Background(), CompletionLimit, func(l line) error {
+		out = append(out, Span{l.start, l.end})
+		return nil
+	})
+	return out, err
+}

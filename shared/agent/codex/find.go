@@ -87,30 +87,26 @@ func (a *Adapter) Find(ctx context.Context, pane terminal.Pane) (agent.Process, 
 	if pane.Dead || pane.PID <= 0 {
 		return agent.Process{}, agent.ErrNoAgent
 	}
-	root, err := process.Stat(pane.PID)
-	if err != nil {
-		return agent.Process{}, agent.ErrNoAgent
-	}
-	tree, err := process.Descendants(pane.PID)
-	if err != nil {
-		return agent.Process{}, agent.ErrNoAgent
-	}
 	var found []process.Info
 	var args arguments
 	// What a TUI starts is never the agent of the pane, whatever it looks like: a
 	// child between fork and exec has the TUI's own binary and arguments (seen), and
-	// the daemon stays a child of the TUI that started it. Parents come first.
-	below := map[int]bool{}
-	for _, info := range append([]process.Info{root}, tree...) {
-		if err := ctx.Err(); err != nil {
-			return agent.Process{}, err
+	// the daemon stays a child of the TUI that started it.
+	err := process.Walk(pane.PID, func(info process.Info) bool {
+		if ctx.Err() != nil {
+			return false
 		}
-		if below[info.PPID] {
-			below[info.PID] = true
-		} else if p, ok := candidate(info.PID); ok {
-			below[info.PID] = true
+		p, ok := candidate(info.PID)
+		if ok {
 			found, args = append(found, info), p
 		}
+		return !ok
+	})
+	switch {
+	case ctx.Err() != nil:
+		return agent.Process{}, ctx.Err()
+	case err != nil:
+		return agent.Process{}, agent.ErrNoAgent
 	}
 	switch {
 	case len(found) == 0:

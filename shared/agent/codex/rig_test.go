@@ -1,7 +1,6 @@
 package codex_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +34,7 @@ type rig struct {
 	socket  string
 	tmux    *terminal.Tmux
 	adapter *codex.Adapter
+	once    sync.Once
 }
 
 // realCodex gives the binary of one version; the test is skipped where the
@@ -180,7 +181,17 @@ func (r *rig) launch(args ...string) *pane {
 	}
 	id := r.tm("new-session", "-d", "-P", "-F", "#{pane_id}", "-x", "120", "-y", "40", "-c", r.work,
 		"-e", "CODEX_HOME="+r.home, "-e", "FAKE_KEY=x", strings.Join(append([]string{command}, args...), " "))
+	r.once.Do(r.lifeline)
 	return &pane{r, id}
+}
+
+// lifeline ends everything when this test process is gone without having cleaned
+// up (killed, or out of time).
+func (r *rig) lifeline() {
+	r.Helper()
+	r.tm("run-shell", "-b", fmt.Sprintf(`while [ -e /proc/%[1]d ] && ! grep -q '^State:.Z' /proc/%[1]d/status; do sleep 1; done
+kill $(sed -n 's/^{"pid":\([0-9]*\),.*/\1/p' %[2]s/home/app-server-daemon/*.pid 2>/dev/null) 2>/dev/null
+(sleep 2; rm -rf %[2]s) & tmux -S %[3]s kill-server`, os.Getpid(), filepath.Dir(r.home), r.socket))
 }
 
 func (p *pane) look() terminal.Pane {
@@ -444,15 +455,3 @@ func firstN(s string, n int) string {
 	r := []rune(s)
 	return string(r[:min(n, len(r))])
 }
-
-// rolloutsBelow lists the rollouts of a home.
-func rolloutsBelow(t testing.TB, home string) []string {
-	t.Helper()
-	out, err := filepath.Glob(filepath.Join(home, "sessions", "*", "*", "*", "rollout-*.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func lines(data []byte) int { return bytes.Count(data, []byte("\n")) }
