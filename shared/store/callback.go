@@ -178,7 +178,12 @@ ORDER BY rowid`)
 	callbacksOpen = define(`
 SELECT ` + callbackCols + `
 FROM callbacks
-WHERE status IN ('pending','claimed','retry_wait') AND route_profile_id = :profile
+WHERE status IN ('pending','retry_wait') AND route_profile_id = :profile
+  AND (:session = '' OR route_controller_session_id = :session)
+UNION ALL
+SELECT ` + callbackCols + `
+FROM callbacks
+WHERE status = 'claimed' AND route_profile_id = :profile
   AND (:session = '' OR route_controller_session_id = :session)
 ORDER BY created_at, delivery_id
 LIMIT :limit`)
@@ -208,19 +213,19 @@ VALUES (:delivery, :idempotency, :lane, :kind, :turn, :watch, :message, :event, 
 UPDATE callbacks
 SET status = 'superseded', attempt_id = NULL, claim_expires_at = NULL,
   superseded_at = max(updated_at, :now), superseded_reason = :reason, updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND status IN ('pending','claimed','retry_wait')`)
+WHERE turn_id = :turn AND (status = 'pending' OR status = 'claimed' OR status = 'retry_wait')`)
 
 	supersedeOfLane = define(`
 UPDATE callbacks
 SET status = 'superseded', attempt_id = NULL, claim_expires_at = NULL,
   superseded_at = max(updated_at, :now), superseded_reason = :reason, updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND status IN ('pending','claimed','retry_wait') AND lane = :lane`)
+WHERE turn_id = :turn AND (status = 'pending' OR status = 'claimed' OR status = 'retry_wait') AND lane = :lane`)
 
 	supersedeOfQuestion = define(`
 UPDATE callbacks
 SET status = 'superseded', attempt_id = NULL, claim_expires_at = NULL,
   superseded_at = max(updated_at, :now), superseded_reason = :reason, updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND status IN ('pending','claimed','retry_wait')
+WHERE turn_id = :turn AND (status = 'pending' OR status = 'claimed' OR status = 'retry_wait')
   AND lane = 'turn_lifecycle' AND event_type IN ('question','blocked')`)
 
 	// One that is being delivered may still end accepted.

@@ -440,29 +440,34 @@ func roleRawUnits(dir string, args []string, wait func()) error {
 	wait()
 	n := 0
 	for end := time.Now().Add(unitsFor(args)); time.Now().Before(end); n++ {
-		var id string
-		if err := rawTx(db, func(tx *sql.Tx) error {
-			return tx.QueryRow(`UPDATE callbacks SET status='claimed', attempts=attempts+1, attempt_id='a', claim_expires_at=1 WHERE delivery_id=(
-				SELECT delivery_id FROM callbacks WHERE status IN ('pending','retry_wait') AND route_profile_id='profile' AND route_controller_session_id=?
-				ORDER BY coalesce(last_attempt_at, created_at), delivery_id LIMIT 1) RETURNING delivery_id`, args[0]).Scan(&id)
-		}); err != nil {
-			return err
-		}
-		if err := rawTx(db, func(tx *sql.Tx) error {
-			_, err := tx.Exec(`UPDATE callbacks SET transport_started_at=1 WHERE delivery_id=? AND status='claimed' AND attempt_id='a'`, id)
-			return err
-		}); err != nil {
-			return err
-		}
-		if err := rawTx(db, func(tx *sql.Tx) error {
-			_, err := tx.Exec(`UPDATE callbacks SET status='accepted', acceptance_id='a', attempt_id=NULL, claim_expires_at=NULL WHERE delivery_id=? AND attempt_id='a'`, id)
-			return err
-		}); err != nil {
+		if err := rawUnit(db, args[0]); err != nil {
 			return err
 		}
 	}
 	fmt.Println(n)
 	return nil
+}
+
+// rawUnit is one delivery by bare statements: three commits.
+func rawUnit(db *sql.DB, session string) error {
+	var id string
+	if err := rawTx(db, func(tx *sql.Tx) error {
+		return tx.QueryRow(`UPDATE callbacks SET status='claimed', attempts=attempts+1, attempt_id='a', claim_expires_at=1 WHERE delivery_id=(
+			SELECT delivery_id FROM callbacks WHERE status IN ('pending','retry_wait') AND route_profile_id='profile' AND route_controller_session_id=?
+			ORDER BY coalesce(last_attempt_at, created_at), delivery_id LIMIT 1) RETURNING delivery_id`, session).Scan(&id)
+	}); err != nil {
+		return err
+	}
+	if err := rawTx(db, func(tx *sql.Tx) error {
+		_, err := tx.Exec(`UPDATE callbacks SET transport_started_at=1 WHERE delivery_id=? AND status='claimed' AND attempt_id='a'`, id)
+		return err
+	}); err != nil {
+		return err
+	}
+	return rawTx(db, func(tx *sql.Tx) error {
+		_, err := tx.Exec(`UPDATE callbacks SET status='accepted', acceptance_id='a', attempt_id=NULL, claim_expires_at=NULL WHERE delivery_id=? AND attempt_id='a'`, id)
+		return err
+	})
 }
 
 func rawTx(db *sql.DB, fn func(*sql.Tx) error) error {

@@ -194,7 +194,7 @@ func must(t testing.TB, db *sql.DB, statement string) {
 	}
 }
 
-// tools 11.10, 11.11: the same id is replayed, another content under it refused.
+// Proves tools 11.10, 11.11: the same id is replayed, another content under it refused.
 func TestPrepare_RepeatedCalls(t *testing.T) {
 	w := newWorld(t)
 	f := w.prepare("1", "a", "thread-1").accept("thread-1")

@@ -73,8 +73,7 @@ INSERT INTO leases(name, holder, boot_id, epoch, acquired_at, expires_at)
 VALUES (:name, :holder, :boot_id, 1, :boot, :boot + :ttl)
 ON CONFLICT(name) DO UPDATE
 SET holder = :holder, boot_id = :boot_id, epoch = leases.epoch + 1, acquired_at = :boot, expires_at = :boot + :ttl
-WHERE leases.holder = '' OR leases.boot_id <> :boot_id OR leases.expires_at <= :boot
-RETURNING epoch`)
+WHERE leases.holder = '' OR leases.boot_id <> :boot_id OR leases.expires_at <= :boot`)
 
 	leaseFree = define(`
 UPDATE leases
@@ -152,16 +151,15 @@ func (s *Store) acquire(ctx context.Context, name string, ttl time.Duration, dea
 				return err
 			}
 		}
-		epoch, ok, err := first(t, scanInt, leaseAcquire, "name", name, "holder", t.holder,
+		taken, err := t.exec(leaseAcquire, "name", name, "holder", t.holder,
 			"boot_id", t.bootID, "boot", t.boot, "ttl", ttl.Milliseconds())
 		if err != nil {
 			return err
 		}
-		if !ok {
-			row, _, err = first(t, scanLease, leaseRow, "name", name)
+		if row, _, err = first(t, scanLease, leaseRow, "name", name); err != nil || taken == 0 {
 			return err
 		}
-		l = &Lease{Name: name, Holder: t.holder, BootID: t.bootID, Epoch: epoch, TTL: ttl, boot: s.opt.Boot}
+		l = &Lease{Name: name, Holder: t.holder, BootID: t.bootID, Epoch: row.Epoch, TTL: ttl, boot: s.opt.Boot}
 		l.until.Store(t.boot + ttl.Milliseconds())
 		return nil
 	})

@@ -134,7 +134,7 @@ VALUES (:approval, :turn, :message, :fingerprint, :screen, :request, :evidence, 
 UPDATE approvals
 SET state = CASE state WHEN 'notified' THEN 'cleared' ELSE state END, cleared_at = max(notified_at, :now)
 WHERE turn_id = :turn AND message_id = :message AND cleared_at IS NULL
-  AND state IN ('notified','consumed','expired','uncertain')`)
+  AND (state = 'notified' OR state = 'consumed' OR state = 'expired' OR state = 'uncertain')`)
 
 	interactionByID = define(`
 SELECT ` + interactionCols + `
@@ -164,14 +164,16 @@ VALUES (:interaction, :turn, :message, :state, :fingerprint, :surface, :step, :s
 	interactionsClear = define(`
 UPDATE interactions
 SET state = 'superseded', updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND state IN ('candidate','pending','published','manual_required')`)
+WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required')`)
 
 	promptsOpen = define(`
 SELECT
   (SELECT count(*) FROM approvals
-   WHERE turn_id = :turn AND cleared_at IS NULL AND state IN ('notified','reserved','expired','uncertain')) +
+   WHERE turn_id = :turn AND cleared_at IS NULL AND (state = 'notified' OR state = 'reserved' OR state = 'expired' OR state = 'uncertain')) +
   (SELECT count(*) FROM interactions
-   WHERE turn_id = :turn AND state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain'))`)
+   WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
+     OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance'
+     OR state = 'response_uncertain'))`)
 )
 
 // Approvals lists the prompts of a Turn, the oldest first.

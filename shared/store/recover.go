@@ -19,13 +19,15 @@ SELECT ` + turnCols + `, ` + dispatchCols + `, ` + bindingCols + `
 FROM turns t
 JOIN dispatches d ON d.message_id = t.current_message_id
 JOIN bindings b ON b.binding_id = t.binding_id
-WHERE t.status IN ('created','running','waiting_for_agent','waiting_for_controller')
+WHERE (t.status = 'created' OR t.status = 'running' OR t.status = 'waiting_for_agent'
+  OR t.status = 'waiting_for_controller')
 ORDER BY t.created_at, t.turn_id`)
 
 	turnsLost = define(`
 SELECT ` + turnCols + `
 FROM turns t
-WHERE t.status IN ('created','running','waiting_for_agent','waiting_for_controller')
+WHERE (t.status = 'created' OR t.status = 'running' OR t.status = 'waiting_for_agent'
+  OR t.status = 'waiting_for_controller')
   AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = t.current_message_id)
 ORDER BY t.created_at, t.turn_id`)
 
@@ -35,13 +37,14 @@ WHERE (kind = 'dispatch'
     AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = ref_id AND d.resolved_at IS NULL))
   OR (kind = 'transition'
     AND NOT EXISTS (SELECT 1 FROM transitions n WHERE n.transition_id = ref_id
-      AND n.status IN ('prepared','dispatching','submitted','uncertain','verified')))`)
+      AND (n.status = 'prepared' OR n.status = 'dispatching' OR n.status = 'submitted'
+        OR n.status = 'uncertain' OR n.status = 'verified')))`)
 
 	dispatchesLeft = define(`
 UPDATE dispatches
 SET resolved_at = max(prepared_at, :now), resolved_reason = 'turn_released'
 WHERE resolved_at IS NULL AND EXISTS (
-  SELECT 1 FROM turns t WHERE t.turn_id = dispatches.turn_id AND t.status IN ('idle','failed','cancelled','closed'))`)
+  SELECT 1 FROM turns t WHERE t.turn_id = dispatches.turn_id AND (t.status = 'idle' OR t.status = 'failed' OR t.status = 'cancelled' OR t.status = 'closed'))`)
 
 	fencesMissing = define(`
 INSERT INTO terminal_fences(terminal_key, kind, ref_id, generation, lease_epoch, created_at)
@@ -58,23 +61,26 @@ SELECT
       AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.message_id = f.ref_id AND d.resolved_at IS NULL))
     OR (f.kind = 'transition'
       AND NOT EXISTS (SELECT 1 FROM transitions n WHERE n.transition_id = f.ref_id
-        AND n.status IN ('prepared','dispatching','submitted','uncertain','verified')))) +
+        AND (n.status = 'prepared' OR n.status = 'dispatching' OR n.status = 'submitted'
+          OR n.status = 'uncertain' OR n.status = 'verified')))) +
   (SELECT count(*) FROM dispatches d JOIN turns t ON t.turn_id = d.turn_id
-   WHERE d.resolved_at IS NULL AND t.status IN ('idle','failed','cancelled','closed')) +
+   WHERE d.resolved_at IS NULL AND (t.status = 'idle' OR t.status = 'failed' OR t.status = 'cancelled' OR t.status = 'closed')) +
   (SELECT count(*) FROM dispatches d
    WHERE d.resolved_at IS NULL AND NOT EXISTS (SELECT 1 FROM terminal_fences f WHERE f.terminal_key = d.terminal_key))`)
 
 	transitionsOpen = define(`
 SELECT transition_id, operation, status, terminal_id, terminal_key, agent, coalesce(source_session_id, ''), target_session_id, prepared_at
 FROM transitions
-WHERE status IN ('prepared','dispatching','submitted','uncertain','verified')
+WHERE (status = 'prepared' OR status = 'dispatching' OR status = 'submitted' OR status = 'uncertain'
+  OR status = 'verified')
 ORDER BY terminal_key, prepared_at`)
 
 	promptsOpenAll = define(`
-SELECT turn_id FROM approvals WHERE cleared_at IS NULL AND state IN ('notified','reserved','expired','uncertain')
+SELECT turn_id FROM approvals WHERE cleared_at IS NULL AND (state = 'notified' OR state = 'reserved' OR state = 'expired' OR state = 'uncertain')
 UNION
 SELECT turn_id FROM interactions
-WHERE turn_id IS NOT NULL AND state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain')`)
+WHERE turn_id IS NOT NULL AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
+  OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance' OR state = 'response_uncertain')`)
 )
 
 // Transition is a native thread transition that is not settled.

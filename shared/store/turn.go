@@ -146,6 +146,9 @@ func scanEvent(r scanner) (e TurnEvent, err error) {
 	return e, err
 }
 
+// A parameter is never compared with a column that a partial index compares with a
+// constant: the planner would look at its value and compile the statement anew at
+// each call. The revision stands for the status.
 const turnSet = `
 UPDATE turns
 SET revision = revision + 1, status = :status, native_thread_id = :thread, current_message_id = :message,
@@ -157,7 +160,7 @@ SET revision = revision + 1, status = :status, native_thread_id = :thread, curre
   stalled_at = :stalled, stalled_reason = :stalled_reason, stalled_notified_at = :stalled_notified,
   idle_since = :idle, cancelled_at = :cancelled, closed_at = :closed, close_reason = :close_reason,
   updated_at = :updated
-WHERE turn_id = :turn AND revision = :revision AND status = :from`
+WHERE turn_id = :turn AND revision = :revision`
 
 var (
 	turnByID = define(`
@@ -169,7 +172,8 @@ WHERE t.turn_id = :turn`)
 SELECT ` + turnCols + `
 FROM turns t
 WHERE t.session_id = :session
-  AND t.status IN ('created','running','waiting_for_agent','waiting_for_controller','stalled','cancelling')`)
+  AND (t.status = 'created' OR t.status = 'running' OR t.status = 'waiting_for_agent'
+    OR t.status = 'waiting_for_controller' OR t.status = 'stalled' OR t.status = 'cancelling')`)
 
 	turnsByStatus = define(`
 SELECT ` + turnCols + `
@@ -274,7 +278,7 @@ func (t *tx) saveTurn(l *Lease, old Turn, now *Turn) error {
 	now.UpdatedAt = t.at(old.UpdatedAt)
 	now.LastActivityAt = max(now.LastActivityAt, old.LastActivityAt)
 	pairs := []any{
-		"turn", old.ID, "revision", old.Revision, "from", old.Status, "status", now.Status,
+		"turn", old.ID, "revision", old.Revision, "status", now.Status,
 		"thread", orNull(now.NativeThreadID), "message", orNull(now.CurrentMessageID), "rounds", now.ResponseRoundsUsed,
 		"started", orNull(now.StartedAt), "activity", orNull(now.LastActivityAt), "inactivity_minutes", now.InactivityMinutes,
 		"inactivity_deadline", orNull(now.InactivityDeadlineAt), "hard_deadline", orNull(now.HardDeadlineAt), "monitor", now.Monitor,

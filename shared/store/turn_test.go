@@ -185,6 +185,8 @@ func question(n string) store.NewInteraction {
 		Projection: []byte(`{}`), Plan: []byte(`{}`), OwnerSession: "controller-1", ProcessKey: "p", ExpiresAt: 1}
 }
 
+// Proves tools 11.31: no renewal past the hard lifetime, of an uncertain submission,
+// or without the process.
 func TestRenew(t *testing.T) {
 	stalled := func(t *testing.T) (*world, *flow) {
 		w := newWorld(t)
@@ -241,7 +243,7 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// tools 11.33: close supersedes what was not accepted and keeps what was.
+// Proves tools 11.33: close supersedes what was not accepted and keeps what was.
 func TestClose_SupersedesUnacceptedCallbacks(t *testing.T) {
 	w := newWorld(t)
 	f := w.prepare("1", "a", "t1").accept("t1")
@@ -269,7 +271,7 @@ func TestClose_SupersedesUnacceptedCallbacks(t *testing.T) {
 	wantCode(t, err, fault.TurnStatusInvalid)
 }
 
-// tools 11.34: close with a stale message id changes nothing.
+// Proves tools 11.34: close with a stale message id changes nothing.
 func TestCloseOrphan_OnlyTheExpectedMessage(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("1", "a", "t1").enter()

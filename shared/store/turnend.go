@@ -21,12 +21,12 @@ LIMIT :limit`)
 	approvalsEnd = define(`
 UPDATE approvals
 SET state = CASE state WHEN 'notified' THEN 'cleared' ELSE state END, cleared_at = max(notified_at, :now)
-WHERE turn_id = :turn AND cleared_at IS NULL AND state IN ('notified','consumed','expired','uncertain')`)
+WHERE turn_id = :turn AND cleared_at IS NULL AND (state = 'notified' OR state = 'consumed' OR state = 'expired' OR state = 'uncertain')`)
 
 	interactionsEnd = define(`
 UPDATE interactions
 SET state = 'superseded', updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND state IN ('candidate','pending','published','manual_required')`)
+WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required')`)
 )
 
 // RenewTurn goes on monitoring a stalled Turn: waiting_for_agent again, activity

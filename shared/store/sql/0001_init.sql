@@ -1,3 +1,6 @@
+-- Enumerations are written as OR, not as IN: SQLite makes a temporary table for an IN list of three or more each time
+-- that a CHECK, a trigger or the condition of a partial index is evaluated ([measured] four fifths of an update).
+
 CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
   value TEXT NOT NULL
@@ -23,8 +26,9 @@ CREATE TABLE sessions (
   revision   INTEGER NOT NULL CHECK (revision >= 1),
   agent      TEXT NOT NULL CHECK (agent IN ('codex','claude')),
   workspace  TEXT NOT NULL,
-  status     TEXT NOT NULL CHECK (status IN ('bound','detached','transitioning','quarantined')),
-  created_by TEXT NOT NULL CHECK (created_by IN ('attach','new_thread','resume_thread','human_observed','provisional')),
+  status     TEXT NOT NULL CHECK (status = 'bound' OR status = 'detached' OR status = 'transitioning' OR status = 'quarantined'),
+  created_by TEXT NOT NULL CHECK (created_by = 'attach' OR created_by = 'new_thread' OR created_by = 'resume_thread'
+    OR created_by = 'human_observed' OR created_by = 'provisional'),
   previous_session_id TEXT,
   resumed_from_native_thread_id TEXT,
   last_transition_id TEXT,
@@ -60,7 +64,7 @@ CREATE TABLE bindings (
   pid INTEGER NOT NULL,
   process_uuid TEXT,
   process_birth TEXT,
-  artifact_json TEXT CHECK (json_valid(artifact_json)),
+  artifact_json TEXT CHECK (artifact_json IS NULL OR json_valid(artifact_json)),
   evidence TEXT NOT NULL,
   bound_at INTEGER NOT NULL,
   last_verified_at INTEGER NOT NULL,
@@ -105,8 +109,9 @@ CREATE TABLE turns (
   turn_id    TEXT PRIMARY KEY,
   session_id TEXT NOT NULL REFERENCES sessions(session_id),
   revision   INTEGER NOT NULL CHECK (revision >= 1),
-  status     TEXT NOT NULL CHECK (status IN ('created','running','waiting_for_agent','waiting_for_controller',
-                                             'idle','stalled','failed','cancelling','cancelled','closed')),
+  status     TEXT NOT NULL CHECK (status = 'created' OR status = 'running' OR status = 'waiting_for_agent'
+    OR status = 'waiting_for_controller' OR status = 'idle' OR status = 'stalled' OR status = 'failed'
+    OR status = 'cancelling' OR status = 'cancelled' OR status = 'closed'),
   agent TEXT NOT NULL,
   workspace TEXT NOT NULL,
   binding_id TEXT NOT NULL REFERENCES bindings(binding_id),
@@ -114,7 +119,7 @@ CREATE TABLE turns (
   native_thread_id TEXT,
   terminal_key TEXT NOT NULL,
   controller_session_id TEXT NOT NULL,
-  route_json TEXT CHECK (json_valid(route_json)),
+  route_json TEXT CHECK (route_json IS NULL OR json_valid(route_json)),
   request_text TEXT NOT NULL,
   current_message_id TEXT,
   response_rounds_used INTEGER NOT NULL DEFAULT 0,
@@ -127,7 +132,7 @@ CREATE TABLE turns (
   retention_minutes  REAL NOT NULL DEFAULT 10080 CHECK (retention_minutes > 0),
   inactivity_deadline_at INTEGER,
   hard_deadline_at INTEGER,
-  monitor_json TEXT CHECK (json_valid(monitor_json)),
+  monitor_json TEXT CHECK (monitor_json IS NULL OR json_valid(monitor_json)),
   claim_message_id TEXT,
   claim_fingerprint TEXT,
   claim_outcome TEXT,
@@ -145,7 +150,8 @@ CREATE TABLE turns (
 ) STRICT;
 
 CREATE UNIQUE INDEX turn_blocking ON turns(session_id)
-  WHERE status IN ('created','running','waiting_for_agent','waiting_for_controller','stalled','cancelling');
+  WHERE (status = 'created' OR status = 'running' OR status = 'waiting_for_agent'
+    OR status = 'waiting_for_controller' OR status = 'stalled' OR status = 'cancelling');
 CREATE INDEX turn_by_status   ON turns(status, updated_at);
 CREATE INDEX turn_by_session  ON turns(session_id, created_at);
 CREATE INDEX turn_by_terminal ON turns(terminal_key, created_at);
@@ -172,10 +178,11 @@ WHEN NEW.status <> OLD.status AND NOT (
      (NEW.status = 'closed')
   OR (NEW.status = 'running'                AND OLD.status IN ('created','waiting_for_agent'))
   OR (NEW.status = 'waiting_for_controller' AND OLD.status IN ('waiting_for_agent','running'))
-  OR (NEW.status = 'waiting_for_agent'      AND OLD.status IN ('created','waiting_for_controller','stalled'))
-  OR (NEW.status IN ('idle','failed')       AND OLD.status IN ('waiting_for_agent','waiting_for_controller','running','stalled'))
-  OR (NEW.status = 'stalled'                AND OLD.status IN ('created','waiting_for_agent','running'))
-  OR (NEW.status = 'cancelled'              AND OLD.status IN ('waiting_for_agent','running','waiting_for_controller')))
+  OR (NEW.status = 'waiting_for_agent'      AND (OLD.status = 'created' OR OLD.status = 'waiting_for_controller' OR OLD.status = 'stalled'))
+  OR (NEW.status IN ('idle','failed')       AND (OLD.status = 'waiting_for_agent' OR OLD.status = 'waiting_for_controller' OR OLD.status = 'running'
+    OR OLD.status = 'stalled'))
+  OR (NEW.status = 'stalled'                AND (OLD.status = 'created' OR OLD.status = 'waiting_for_agent' OR OLD.status = 'running'))
+  OR (NEW.status = 'cancelled'              AND (OLD.status = 'waiting_for_agent' OR OLD.status = 'running' OR OLD.status = 'waiting_for_controller')))
 BEGIN SELECT RAISE(ABORT, 'no such move of a turn'); END;
 
 CREATE TABLE turn_events (
@@ -208,13 +215,14 @@ CREATE TABLE dispatches (
   controller_session_id TEXT NOT NULL,
   body_hash TEXT NOT NULL,
   request_hash TEXT NOT NULL,
-  status TEXT NOT NULL CHECK (status IN ('prepared','text_injected','enter_dispatched','agent_accepted',
-                                         'not_accepted','uncertain','aborted')),
-  last_proven_stage TEXT NOT NULL CHECK (last_proven_stage IN ('prepared','text_injected','enter_dispatched','agent_accepted')),
+  status TEXT NOT NULL CHECK (status = 'prepared' OR status = 'text_injected' OR status = 'enter_dispatched'
+    OR status = 'agent_accepted' OR status = 'not_accepted' OR status = 'uncertain' OR status = 'aborted'),
+  last_proven_stage TEXT NOT NULL CHECK (last_proven_stage = 'prepared' OR last_proven_stage = 'text_injected'
+    OR last_proven_stage = 'enter_dispatched' OR last_proven_stage = 'agent_accepted'),
   input_may_have_started INTEGER NOT NULL DEFAULT 0 CHECK (input_may_have_started IN (0,1)),
   safe_to_retry INTEGER NOT NULL DEFAULT 0 CHECK (safe_to_retry IN (0,1)),
   anchor_json TEXT NOT NULL CHECK (json_valid(anchor_json)),
-  acceptance_json TEXT CHECK (json_valid(acceptance_json)),
+  acceptance_json TEXT CHECK (acceptance_json IS NULL OR json_valid(acceptance_json)),
   dispatcher TEXT NOT NULL,
   lease_epoch INTEGER NOT NULL,
   prepared_at INTEGER NOT NULL,
@@ -248,8 +256,8 @@ CREATE TRIGGER dispatches_moves BEFORE UPDATE OF status ON dispatches
 WHEN NEW.status <> OLD.status AND NOT (
      (OLD.status = 'prepared'         AND NEW.status = 'aborted' AND OLD.input_may_have_started = 0)
   OR (OLD.status = 'prepared'         AND NEW.status IN ('text_injected','uncertain') AND NEW.input_may_have_started = 1)
-  OR (OLD.status = 'text_injected'    AND NEW.status IN ('enter_dispatched','agent_accepted','uncertain'))
-  OR (OLD.status = 'enter_dispatched' AND NEW.status IN ('agent_accepted','not_accepted','uncertain'))
+  OR (OLD.status = 'text_injected'    AND (NEW.status = 'enter_dispatched' OR NEW.status = 'agent_accepted' OR NEW.status = 'uncertain'))
+  OR (OLD.status = 'enter_dispatched' AND (NEW.status = 'agent_accepted' OR NEW.status = 'not_accepted' OR NEW.status = 'uncertain'))
   OR (OLD.status = 'agent_accepted'   AND NEW.status = 'uncertain'))
 BEGIN SELECT RAISE(ABORT, 'no such move of a dispatch'); END;
 
@@ -271,7 +279,8 @@ CREATE TABLE watches (
   warnings_json TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(warnings_json)),
   controller_session_id TEXT NOT NULL,
   route_json TEXT NOT NULL CHECK (json_valid(route_json)),
-  status TEXT NOT NULL CHECK (status IN ('active','completed','failed','timed_out','invalidated','cancelled')),
+  status TEXT NOT NULL CHECK (status = 'active' OR status = 'completed' OR status = 'failed' OR status = 'timed_out'
+    OR status = 'invalidated' OR status = 'cancelled'),
   created_at INTEGER NOT NULL,
   deadline_at INTEGER NOT NULL CHECK (deadline_at > created_at),
   updated_at INTEGER NOT NULL,
@@ -306,7 +315,8 @@ CREATE TABLE watch_notifications (
   notification_id TEXT PRIMARY KEY,
   watch_id TEXT NOT NULL REFERENCES watches(watch_id),
   ord INTEGER NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('approval','completed','failed','timed_out','invalidated','cancelled')),
+  kind TEXT NOT NULL CHECK (kind = 'approval' OR kind = 'completed' OR kind = 'failed' OR kind = 'timed_out' OR kind = 'invalidated'
+    OR kind = 'cancelled'),
   evidence_fingerprint TEXT NOT NULL CHECK (length(evidence_fingerprint) = 64),
   reason_code TEXT,
   created_at INTEGER NOT NULL,
@@ -325,7 +335,7 @@ BEGIN SELECT RAISE(ABORT, 'the outcome of a watch is its last notification'); EN
 CREATE TABLE callbacks (
   delivery_id TEXT PRIMARY KEY,
   idempotency_key TEXT NOT NULL UNIQUE,
-  lane TEXT NOT NULL CHECK (lane IN ('turn_lifecycle','turn_notification','watch')),
+  lane TEXT NOT NULL CHECK (lane = 'turn_lifecycle' OR lane = 'turn_notification' OR lane = 'watch'),
   kind TEXT NOT NULL,
   turn_id TEXT REFERENCES turns(turn_id),
   watch_id TEXT REFERENCES watches(watch_id),
@@ -338,8 +348,8 @@ CREATE TABLE callbacks (
   route_profile_id TEXT NOT NULL,
   route_profile_revision TEXT NOT NULL,
   route_controller_session_id TEXT NOT NULL,
-  status TEXT NOT NULL CHECK (status IN ('pending','claimed','retry_wait','accepted','permanent','uncertain',
-                                         'exhausted','superseded')),
+  status TEXT NOT NULL CHECK (status = 'pending' OR status = 'claimed' OR status = 'retry_wait' OR status = 'accepted'
+    OR status = 'permanent' OR status = 'uncertain' OR status = 'exhausted' OR status = 'superseded'),
   attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
   attempt_id TEXT,
   claim_holder TEXT,
@@ -362,14 +372,19 @@ CREATE TABLE callbacks (
 ) STRICT;
 
 CREATE UNIQUE INDEX callback_open_lane ON callbacks(turn_id, lane)
-  WHERE turn_id IS NOT NULL AND status IN ('pending','claimed','retry_wait');
-CREATE INDEX callback_due    ON callbacks(route_profile_id, route_controller_session_id, status, next_attempt_at);
-CREATE INDEX callback_turn   ON callbacks(turn_id, status)  WHERE turn_id IS NOT NULL;
-CREATE INDEX callback_watch  ON callbacks(watch_id, status) WHERE watch_id IS NOT NULL;
-CREATE INDEX callback_status ON callbacks(status, route_profile_id, lane);
--- The order in which claims are taken; a claim reads until the first row that it may have.
+  WHERE turn_id IS NOT NULL AND (status = 'pending' OR status = 'claimed' OR status = 'retry_wait');
+CREATE INDEX callback_turn  ON callbacks(turn_id, status)  WHERE turn_id IS NOT NULL;
+CREATE INDEX callback_watch ON callbacks(watch_id, status) WHERE watch_id IS NOT NULL;
+CREATE INDEX callback_open_watch ON callbacks(watch_id)
+  WHERE watch_id IS NOT NULL AND (status = 'pending' OR status = 'claimed' OR status = 'retry_wait');
+-- The order in which claims are taken: a claim reads until the first row that it may have. Indexes of rows that
+-- have ended would be written twice for each delivery and read by nobody, so these are partial.
 CREATE INDEX callback_queue ON callbacks(route_profile_id, route_controller_session_id, coalesce(last_attempt_at, created_at), delivery_id)
   WHERE status IN ('pending','retry_wait');
+CREATE INDEX callback_due ON callbacks(route_profile_id, route_controller_session_id, next_attempt_at)
+  WHERE status = 'retry_wait';
+CREATE INDEX callback_claimed ON callbacks(route_profile_id, claim_expires_at)
+  WHERE status = 'claimed';
 
 CREATE TRIGGER callbacks_fixed BEFORE UPDATE OF
   delivery_id, idempotency_key, lane, kind, turn_id, watch_id, message_id, event_type, requires_response, body,
@@ -377,7 +392,8 @@ CREATE TRIGGER callbacks_fixed BEFORE UPDATE OF
 BEGIN SELECT RAISE(ABORT, 'content and route of a callback are immutable'); END;
 CREATE TRIGGER callbacks_moves BEFORE UPDATE OF status ON callbacks
 WHEN NOT (
-     (OLD.status IN ('pending','retry_wait') AND NEW.status IN ('claimed','superseded','retry_wait','exhausted','accepted'))
+     (OLD.status IN ('pending','retry_wait') AND (NEW.status = 'claimed' OR NEW.status = 'superseded' OR NEW.status = 'retry_wait'
+       OR NEW.status = 'exhausted' OR NEW.status = 'accepted'))
   OR (OLD.status = 'claimed'   AND NEW.status <> 'claimed')
   OR (OLD.status = 'uncertain' AND NEW.status = 'accepted'))
 BEGIN SELECT RAISE(ABORT, 'no such move of a callback'); END;
@@ -391,10 +407,11 @@ CREATE TABLE callback_attempts (
   claimed_at INTEGER NOT NULL,
   started_at INTEGER,
   ended_at INTEGER,
-  disposition TEXT CHECK (disposition IN ('accepted','retryable_failure','permanent_failure','uncertain','superseded')),
+  disposition TEXT CHECK (disposition = 'accepted' OR disposition = 'retryable_failure' OR disposition = 'permanent_failure'
+    OR disposition = 'uncertain' OR disposition = 'superseded'),
   error_code TEXT,
   acceptance_id TEXT,
-  evidence_json TEXT CHECK (json_valid(evidence_json)),
+  evidence_json TEXT CHECK (evidence_json IS NULL OR json_valid(evidence_json)),
   PRIMARY KEY (delivery_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -405,10 +422,11 @@ CREATE TABLE transitions (
   transition_id TEXT PRIMARY KEY,
   revision INTEGER NOT NULL CHECK (revision >= 1),
   tool_call_id TEXT UNIQUE,
-  operation TEXT NOT NULL CHECK (operation IN ('new_thread','resume_thread','adopt_external_thread')),
+  operation TEXT NOT NULL CHECK (operation = 'new_thread' OR operation = 'resume_thread' OR operation = 'adopt_external_thread'),
   origin TEXT,
   input_possible INTEGER NOT NULL CHECK (input_possible IN (0,1)),
-  status TEXT NOT NULL CHECK (status IN ('prepared','dispatching','submitted','uncertain','verified','committed','aborted')),
+  status TEXT NOT NULL CHECK (status = 'prepared' OR status = 'dispatching' OR status = 'submitted' OR status = 'uncertain'
+    OR status = 'verified' OR status = 'committed' OR status = 'aborted'),
   terminal_id TEXT NOT NULL,
   terminal_key TEXT NOT NULL,
   agent TEXT NOT NULL,
@@ -418,9 +436,9 @@ CREATE TABLE transitions (
   target_session_id TEXT NOT NULL,
   target_expected_revision INTEGER,
   target_native_thread_id TEXT,
-  candidate_file_json TEXT CHECK (json_valid(candidate_file_json)),
+  candidate_file_json TEXT CHECK (candidate_file_json IS NULL OR json_valid(candidate_file_json)),
   before_json TEXT NOT NULL CHECK (json_valid(before_json)),
-  after_json TEXT CHECK (json_valid(after_json)),
+  after_json TEXT CHECK (after_json IS NULL OR json_valid(after_json)),
   adapter_version TEXT NOT NULL,
   command_fingerprint TEXT NOT NULL,
   dispatcher TEXT NOT NULL,
@@ -438,7 +456,8 @@ CREATE TABLE transitions (
 ) STRICT;
 
 CREATE INDEX transition_open ON transitions(terminal_key, prepared_at)
-  WHERE status IN ('prepared','dispatching','submitted','uncertain','verified');
+  WHERE (status = 'prepared' OR status = 'dispatching' OR status = 'submitted' OR status = 'uncertain'
+    OR status = 'verified');
 
 -- Private and single use.
 CREATE TABLE offers (
@@ -464,7 +483,8 @@ CREATE TABLE approvals (
   screen_digest TEXT,
   request_id TEXT,
   evidence_fingerprint TEXT,
-  state TEXT NOT NULL CHECK (state IN ('notified','reserved','consumed','cleared','expired','uncertain')),
+  state TEXT NOT NULL CHECK (state = 'notified' OR state = 'reserved' OR state = 'consumed' OR state = 'cleared' OR state = 'expired'
+    OR state = 'uncertain'),
   delivery_id TEXT,
   decision TEXT,
   decided_by TEXT CHECK (decided_by IN ('user','policy')),
@@ -483,8 +503,9 @@ CREATE TABLE interactions (
   turn_id TEXT REFERENCES turns(turn_id),
   watch_id TEXT REFERENCES watches(watch_id),
   message_id TEXT,
-  state TEXT NOT NULL CHECK (state IN ('candidate','pending','published','reserved','executing',
-        'awaiting_advance','resolved','superseded','manual_required','response_uncertain')),
+  state TEXT NOT NULL CHECK (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'reserved'
+    OR state = 'executing' OR state = 'awaiting_advance' OR state = 'resolved' OR state = 'superseded'
+    OR state = 'manual_required' OR state = 'response_uncertain'),
   prompt_fingerprint TEXT NOT NULL,
   surface_id TEXT NOT NULL,
   step_index INTEGER NOT NULL,
@@ -504,8 +525,11 @@ CREATE TABLE interactions (
 ) STRICT;
 
 CREATE UNIQUE INDEX interaction_once ON interactions(coalesce(turn_id,watch_id), surface_id, prompt_fingerprint)
-  WHERE state IN ('reserved','executing','awaiting_advance','resolved','response_uncertain');
+  WHERE (state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance' OR state = 'resolved'
+    OR state = 'response_uncertain');
 CREATE INDEX interaction_open  ON interactions(turn_id)
-  WHERE state IN ('candidate','pending','published','manual_required','reserved','executing','awaiting_advance','response_uncertain');
+  WHERE (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
+    OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance'
+    OR state = 'response_uncertain');
 CREATE INDEX interaction_turn  ON interactions(turn_id, created_at)  WHERE turn_id IS NOT NULL;
 CREATE INDEX interaction_watch ON interactions(watch_id, created_at) WHERE watch_id IS NOT NULL;
