@@ -90,8 +90,8 @@ func TestMonitor_ApprovalSurvivesRestart(t *testing.T) {
 	w.watchUntil(again, r.TurnID, store.TurnFailed)
 }
 
-// Proves core 19.29: a dead agent without a durable completion is stalled, and
-// 19.28: one stall, one notification.
+// A dead agent without a durable completion is stalled. Proves core 19.28: one
+// stall, one notification.
 func TestMonitor_AgentDies(t *testing.T) {
 	w := newWorld(t)
 	p := w.agent()
@@ -118,7 +118,8 @@ func TestMonitor_AgentDies(t *testing.T) {
 	_ = keeper
 }
 
-// Proves core 19.27: hard wins over inactivity; renew restarts only inactivity.
+// Proves core 19.27 and tools 11.31: hard wins over inactivity; renew restarts
+// only inactivity.
 func TestMonitor_Lifetimes(t *testing.T) {
 	w := newWorld(t)
 	p := w.agent()
@@ -162,7 +163,7 @@ func TestMonitor_Lifetimes(t *testing.T) {
 		t.Errorf("turn is %s (%s)", turn.Status, turn.StalledReason)
 	}
 	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID}); err == nil {
-		t.Error("renew past the hard lifetime was allowed") // tools 11.31
+		t.Error("renew past the hard lifetime was allowed")
 	}
 }
 

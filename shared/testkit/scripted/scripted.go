@@ -19,7 +19,9 @@
 //
 // Where the environment names a file in StampVariable, each completion appends a
 // line to it: the reading of CLOCK_MONOTONIC, in nanoseconds, when the record was
-// about to be written, and the request's first word.
+// about to be written, and the request's first word. To the file that KeysVariable
+// names it adds every byte that it reads from its terminal. ThreadsVariable makes
+// it hold so many threads instead of one.
 package scripted
 
 import (
@@ -42,8 +44,12 @@ const Name = "codex"
 // Version is what the agent says it is.
 const Version = "0.171.0"
 
-// StampVariable names the file for the times of completions.
-const StampVariable = "SCRIPTED_STAMPS"
+// Variables of the agent's environment.
+const (
+	StampVariable   = "SCRIPTED_STAMPS"  // file for the times of completions
+	KeysVariable    = "SCRIPTED_KEYS"    // file for all input
+	ThreadsVariable = "SCRIPTED_THREADS" // number of threads that are held
+)
 
 // tickEvery is how often an open turn is looked at.
 const tickEvery = 20 * time.Millisecond
@@ -93,7 +99,7 @@ type agent struct {
 	thread string
 	cwd    string
 	home   string
-	lock   *os.File
+	locks  []*os.File // of its thread, then of those that it holds besides
 	rec    *recorder
 	old    *term.State
 
@@ -120,8 +126,13 @@ func start() (*agent, error) {
 	if err := os.MkdirAll(locks, 0o700); err != nil {
 		return nil, err
 	}
-	if a.lock, err = os.Create(filepath.Join(locks, a.thread+".lock")); err != nil {
-		return nil, err
+	threads, _ := strconv.Atoi(os.Getenv(ThreadsVariable))
+	for id := a.thread; len(a.locks) < max(threads, 1); id = uuid.Must(uuid.NewV7()).String() {
+		f, err := os.Create(filepath.Join(locks, id+".lock"))
+		if err != nil {
+			return nil, err
+		}
+		a.locks = append(a.locks, f)
 	}
 	a.rec = &recorder{home: a.home, thread: a.thread, cwd: cwd}
 	if a.old, err = term.MakeRaw(int(os.Stdin.Fd())); err != nil {
@@ -138,7 +149,9 @@ func start() (*agent, error) {
 func (a *agent) stop() {
 	fmt.Print("\x1b[?2004l\x1b[?1049l")
 	_ = term.Restore(int(os.Stdin.Fd()), a.old)
-	_ = os.Remove(a.lock.Name())
+	for _, f := range a.locks {
+		_ = os.Remove(f.Name())
+	}
 }
 
 // loop reads keys and moves the open turn on. The reading goroutine ends with
@@ -152,6 +165,9 @@ func (a *agent) loop() {
 			if err != nil {
 				close(keys)
 				return
+			}
+			if path := os.Getenv(KeysVariable); path != "" {
+				add(path, buf[:n])
 			}
 			keys <- bytes.Clone(buf[:n])
 		}
@@ -312,12 +328,17 @@ func stamp(at int64, text string) {
 	if path == "" {
 		return
 	}
+	add(path, fmt.Appendf(nil, "%d %s\n", at, strings.Fields(text)[0]))
+}
+
+// add appends to a file in one write.
+func add(path string, data []byte) {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		panic(err)
 	}
 	defer f.Close()
-	if _, err := fmt.Fprintf(f, "%d %s\n", at, strings.Fields(text)[0]); err != nil {
+	if _, err := f.Write(data); err != nil {
 		panic(err)
 	}
 }
