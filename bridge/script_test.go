@@ -23,6 +23,8 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs testdata/script. Each script has a home of its own, no
 // siblings and no tmux but what it makes.
+//
+// Proves core 19.62 for bridge, and host-profile 15.32 and 15.35 by host-profile.txt.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  filepath.Join("testdata", "script"),

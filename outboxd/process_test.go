@@ -24,7 +24,8 @@ import (
 
 // Proves core 19.38 and the crash rows 14 to 17 of core §13: at each point, what
 // the next outboxd makes of the row, and that the Host saw at most one call for
-// a row with a start marker.
+// a row with a start marker. Proves core 19.62 for outboxd: rows by fixtures, no
+// other program.
 func TestCrash_EachPoint(t *testing.T) {
 	for _, c := range []struct {
 		point    string
@@ -81,6 +82,7 @@ func TestCrash_KilledDuringTheChild(t *testing.T) {
 }
 
 // A stop lets a running callback end and starts no other; exit 0, lease free.
+// Proves core 19.59 for outboxd.
 func TestStop_FinishesTheRunningCallback(t *testing.T) {
 	for name, stop := range map[string]func(*daemon){
 		"lifeline": (*daemon).cut,

@@ -71,7 +71,7 @@ func TestCrash_BridgeInSubmission(t *testing.T) {
 }
 
 // watchd ends at each of its commits: the next one goes on, and the Host is
-// called once. Proves core §13 rows 8 and 9, and core 19.26.
+// called once. Proves core §13 rows 8 and 9.
 func TestCrash_WatchdAtCompletion(t *testing.T) {
 	for _, point := range []string{"completion_claimed", "approval_notified"} {
 		t.Run(point, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 )
 
 // A Host that kills its bridge in mid-turn and starts it anew is called back
-// once, by the new programs.
+// once, by the new programs. Proves core 19.26: the agent ends while no program runs.
 func TestRestart_HostKillsBridge(t *testing.T) {
 	w := newWorld(t)
 	pane := w.codex("0.171.0")

@@ -117,6 +117,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Proves host-profile 15.35: one of the pair alone is a usage error with nothing on
+// stdout.
 func TestValidate_Refuses(t *testing.T) {
 	path := profileFile(t)
 	for name, c := range map[string]struct {
@@ -252,7 +254,7 @@ func TestDoctor_AllOK(t *testing.T) {
 	}
 }
 
-// Proves host-profile 15.34 and host-profile 15.18 (doctor): everything is wrong at once and
+// Proves host-profile 15.34, 15.32 and 15.18 (doctor): everything is wrong at once and
 // everything is reported, with no value of the environment in it.
 func TestDoctor_AllWrong(t *testing.T) {
 	bad := func(context.Context) ([]hostcli.Fact, error) {
