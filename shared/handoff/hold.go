@@ -10,8 +10,10 @@ import (
 	"drawbridge/shared/terminal"
 )
 
-// terminalWait bounds the wait for a pane (core §14).
-const terminalWait = 30 * time.Second
+const (
+	terminalWait = 30 * time.Second // for a pane (core §14)
+	proofAge     = 2 * time.Second  // of an identity before a key (core §3.2)
+)
 
 // A hold is the exclusive right to act on one pane: the kernel's lock on the
 // pane's file, which a stopped process keeps and a dead one loses, and the
@@ -23,7 +25,8 @@ type hold struct {
 	name  string // terminal id, for people
 	lock  *terminal.Locked
 	lease *store.Lease
-	stop  func() // ends the renewals
+	stop  func()    // ends the renewals
+	seen  time.Time // when prove looked last
 }
 
 // grab waits for the pane of key; name is for people. The caller must release.
@@ -64,6 +67,7 @@ func (h *hold) prove(ctx context.Context, s *sighting) error {
 	if !h.lease.Live() {
 		return fault.New(fault.TerminalBusy, "act on %s: the terminal lease ran out", h.name)
 	}
+	seen := time.Now()
 	fresh, err := h.desk.again(ctx, s)
 	if err != nil {
 		return err
@@ -71,7 +75,16 @@ func (h *hold) prove(ctx context.Context, s *sighting) error {
 	if fresh.pane.InMode {
 		return notIdle(h.name, "the pane is in copy mode")
 	}
+	h.seen = seen
 	return nil
+}
+
+// still is prove, unless its last proof is young enough.
+func (h *hold) still(ctx context.Context, s *sighting) error {
+	if h.lease.Live() && time.Since(h.seen) < proofAge {
+		return nil
+	}
+	return h.prove(ctx, s)
 }
 
 // again looks at a sighting's pane anew and insists on the same agent process.

@@ -38,7 +38,8 @@ type Monitor struct {
 
 	keep    monitorState
 	screen  string    // digest of the last screen
-	written time.Time // when activity was last written
+	moved   time.Time // when proof of life was last seen
+	written time.Time // when it was last written
 	askedAt time.Time // when the present unanswered call was first seen
 	asked   string    // its id
 	clear   int       // consecutive screens without the notified prompt
@@ -51,6 +52,7 @@ type monitorState struct {
 	Digest     string         `json:"digest"`
 	Prompt     string         `json:"prompt,omitempty"` // approval or question that is open in the Store
 	Kind       string         `json:"prompt_kind,omitempty"`
+	Call       string         `json:"prompt_call,omitempty"` // the unanswered call that it belongs to
 }
 
 // NewMonitor prepares to follow an eligible Turn under its monitor lease.
@@ -77,7 +79,7 @@ func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error
 	}
 	if e.Dispatch.Acceptance != nil {
 		acc, err := agent.ParseAcceptance(e.Dispatch.Acceptance)
-		if err != nil {
+		if err != nil { // recovery settles it
 			return nil, fault.New(fault.SubmissionUncertain, "monitor %s: %w", e.Turn.ID, err)
 		}
 		m.task = &acc.Task
@@ -91,6 +93,7 @@ func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error
 	if e.Turn.Status == store.TurnWaitingForController && m.keep.Prompt == "" {
 		m.keep.Prompt = "unknown" // its writer died before it could say which
 	}
+	m.asked = m.keep.Call
 	return m, nil
 }
 
@@ -136,23 +139,14 @@ func (m *Monitor) Observe(ctx context.Context, screen *terminal.Screen) (Observe
 	case agent.NextBegan:
 		return m.stall(ctx, "the agent began another task and this one has no end on record")
 	}
-	again, err := m.prompt(ctx, p, screen)
+	soon, err := m.prompt(ctx, p, screen)
 	if err != nil {
 		return ended(err)
 	}
 	if err := m.alive(ctx, p, screen); err != nil {
 		return ended(err)
 	}
-	if screen != nil {
-		if alive, known := m.adapter.Alive(ctx, m.task.Process); known && !alive {
-			return m.lost(ctx)
-		}
-	}
-	o, err := m.deadline(ctx, nil)
-	if o.Again == 0 {
-		o.Again = again
-	}
-	return o, err
+	return m.goOn(ctx, soon)
 }
 
 // ended turns the two errors that mean "not yours any more" into Done.
@@ -178,8 +172,8 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 	if err != nil {
 		return m.deadline(ctx, err)
 	}
-	switch verdict {
-	case agent.Accepted, agent.Shared:
+	switch {
+	case verdict == agent.Accepted || verdict == agent.Shared:
 		sub, err := m.desk.storeAcceptance(ctx, m.ref.Lease, m.ref.MessageID, acc)
 		if code := fault.CodeOf(err); code == fault.SubmissionUnfenced || code == fault.SubmissionUncertain {
 			return m.unsettled(ctx, store.DispatchUncertain, code, fault.CleanLine(err.Error()))
@@ -189,9 +183,11 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 		}
 		m.turn, m.task = sub.Turn, &acc.Task
 		return Observed{Again: time.Millisecond}, nil
-	case agent.Uncertain:
+	case verdict == agent.Uncertain:
 		return m.unsettled(ctx, store.DispatchUncertain, fault.SubmissionUncertain,
 			"several records match the request, or the agent's files were replaced")
+	case matched(acc):
+		return m.goOn(ctx, askingPoll)
 	}
 	if screen != nil {
 		reading := m.adapter.Read(m.at.Process.Version, *screen)
@@ -208,7 +204,7 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 }
 
 // unsettled ends an open submission without proof; the Turn is stalled and its
-// controller told once.
+// controller told once. While the sender still works on it nothing is decided.
 func (m *Monitor) unsettled(ctx context.Context, status string, code fault.Code, why string) (Observed, error) {
 	cb, err := m.stallCallback(why)
 	if err != nil {
@@ -217,6 +213,9 @@ func (m *Monitor) unsettled(ctx context.Context, status string, code fault.Code,
 	_, err = m.desk.Store.SettleDispatch(ctx, m.ref.Lease, store.Settlement{
 		MessageID: m.ref.MessageID, Status: status, Code: string(code), Reason: why, Callback: cb,
 	})
+	if fault.Is(err, fault.DispatchUnresolved) {
+		return m.deadline(ctx, nil)
+	}
 	if err != nil {
 		return ended(err)
 	}
@@ -224,17 +223,18 @@ func (m *Monitor) unsettled(ctx context.Context, status string, code fault.Code,
 }
 
 // finish claims a completion that two equal readings, at least secondReading
-// apart, agree on.
+// apart, agree on. Evidence that keeps changing is never claimed, and does not
+// keep the Turn from its deadlines.
 func (m *Monitor) finish(ctx context.Context, first agent.Progress) (Observed, error) {
 	if err := sleep(ctx, secondReading); err != nil {
 		return Observed{}, err
 	}
 	p, err := m.read(ctx)
 	if err != nil {
-		return Observed{}, err
+		return m.deadline(ctx, err)
 	}
 	if p.State != first.State || p.Fingerprint != first.Fingerprint {
-		return Observed{Again: secondReading}, nil
+		return m.goOn(ctx, askingPoll)
 	}
 	outcome, event, body := store.OutcomeSuccess, callback.EventDone, ""
 	kind := m.adapter.Kind()
@@ -268,7 +268,8 @@ func (m *Monitor) finish(ctx context.Context, first agent.Progress) (Observed, e
 	return Observed{Done: true}, nil
 }
 
-// alive stores proof of life: new records or a changed screen.
+// alive stores proof of life: new records, or a screen that changed or shows
+// work.
 func (m *Monitor) alive(ctx context.Context, p agent.Progress, screen *terminal.Screen) error {
 	moved := p.Digest != m.keep.Digest
 	if screen != nil {
@@ -276,12 +277,14 @@ func (m *Monitor) alive(ctx context.Context, p agent.Progress, screen *terminal.
 			moved = moved || m.screen != ""
 			m.screen = digest
 		}
+		moved = moved || m.adapter.Read(m.at.Process.Version, *screen).State == agent.Working
 	}
 	if !moved {
 		return nil
 	}
 	m.keep.Digest, m.keep.Checkpoint = p.Digest, p.Checkpoint
 	now := m.desk.now()
+	m.moved = now
 	act := store.Activity{At: now.UnixMilli(), State: canonical(m.keep)}
 	var err error
 	switch m.turn.Status {
@@ -300,17 +303,14 @@ func (m *Monitor) alive(ctx context.Context, p agent.Progress, screen *terminal.
 	return err
 }
 
-// lost looks once more for a durable end of a dead agent's task.
-func (m *Monitor) lost(ctx context.Context) (Observed, error) {
-	p, err := m.read(ctx)
-	if err != nil {
-		return Observed{}, err
+// goOn ends an observation that decided nothing: deadlines count, and the next
+// look is this soon.
+func (m *Monitor) goOn(ctx context.Context, soon time.Duration) (Observed, error) {
+	o, err := m.deadline(ctx, nil)
+	if !o.Done {
+		o.Again = soon
 	}
-	switch p.State {
-	case agent.Completed, agent.Failed, agent.Aborted:
-		return m.finish(ctx, p)
-	}
-	return m.stall(ctx, "the agent ended without completing the task")
+	return o, err
 }
 
 // deadline applies the Turn's two lifetimes; hard first. cause is an
@@ -320,6 +320,14 @@ func (m *Monitor) deadline(ctx context.Context, cause error) (Observed, error) {
 		return Observed{}, cause // a person is awaited, not the agent
 	}
 	now := m.desk.now().UnixMilli()
+	if now >= m.turn.InactivityDeadlineAt && m.moved.UnixMilli() > m.turn.LastActivityAt {
+		// Proof of life that was seen and not written: it decides now.
+		turn, err := m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.moved.UnixMilli(), State: canonical(m.keep)})
+		if err != nil {
+			return ended(err)
+		}
+		m.turn = turn
+	}
 	switch {
 	case m.turn.HardDeadlineAt > 0 && now >= m.turn.HardDeadlineAt:
 		return m.stall(ctx, fmt.Sprintf("it is older than its hard lifetime of %g minutes", m.turn.HardMinutes))

@@ -67,7 +67,8 @@ func TestMonitor_ApprovalSeenAndDecidedInThePane(t *testing.T) {
 	}
 }
 
-// A second monitor after a crash knows the open prompt and does not tell it again.
+// A second monitor after a crash knows the open prompt: it does not tell it
+// again, nor take it for answered, which would drop a callback that still waits.
 func TestMonitor_ApprovalSurvivesRestart(t *testing.T) {
 	w := newWorld(t)
 	p := w.agent()
@@ -83,8 +84,11 @@ func TestMonitor_ApprovalSurvivesRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if rows := w.callbacks(r.TurnID); len(rows) != 1 {
-		t.Errorf("told %d times", len(rows))
+	if rows := w.callbacks(r.TurnID); len(rows) != 1 || rows[0].Status != store.CallbackPending {
+		t.Errorf("callbacks %+v", rows)
+	}
+	if got := w.turn(r.TurnID).Status; got != store.TurnWaitingForController {
+		t.Errorf("turn is %s", got)
 	}
 	w.tmuxDo("send-keys", "-t", p.tid, "Escape")
 	w.watchUntil(again, r.TurnID, store.TurnFailed)

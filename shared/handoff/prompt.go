@@ -17,45 +17,48 @@ const (
 	promptQuestion = "question"
 )
 
-// clearAfter is how many consecutive screens must be without a notified prompt,
-// while its call is still unanswered, until it counts as gone.
+// clearAfter is how many consecutive screens must show the agent at work or at
+// its composer instead of a notified prompt, while its call is still unanswered,
+// until the prompt counts as gone. Any other screen may only hide it.
 const clearAfter = 2
 
 // prompt notices a dialog that waits for a person, once for each exact prompt,
 // and that it is gone. A dialog counts only where transcript and screen agree:
 // an unanswered call that may ask, and one complete region on two equal
-// captures. again is how soon to look again.
-func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal.Screen) (again time.Duration, err error) {
+// captures. soon is when to look again, 0 for the next event or poll.
+func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal.Screen) (soon time.Duration, err error) {
 	if p.Waiting == nil {
 		m.asked = ""
 		return 0, m.promptGone(ctx)
 	}
 	if p.Waiting.ID != m.asked {
-		m.asked, m.askedAt = p.Waiting.ID, m.desk.now()
-		if err := m.promptGone(ctx); err != nil {
-			return 0, err
+		if m.asked != "" {
+			if err := m.promptGone(ctx); err != nil {
+				return 0, err
+			}
 		}
+		m.asked, m.askedAt = p.Waiting.ID, m.desk.now()
 	}
 	fresh := m.keep.Prompt == "" && m.desk.now().Sub(m.askedAt) < askingFor
 	if fresh {
-		again = askingPoll
+		soon = askingPoll
 	}
 	if screen == nil {
 		if !fresh {
 			return 0, nil
 		}
 		if screen = m.capture(ctx); screen == nil {
-			return again, nil
+			return soon, nil
 		}
 	}
 	reading := m.adapter.Read(m.at.Process.Version, *screen)
 	if reading.State != agent.Approval && reading.State != agent.Question {
-		if m.keep.Prompt != "" && reading.State != agent.Unknown {
+		if m.keep.Prompt != "" && (reading.State == agent.Working || reading.State == agent.Idle) {
 			if m.clear++; m.clear >= clearAfter {
-				return again, m.promptGone(ctx)
+				return soon, m.promptGone(ctx)
 			}
 		}
-		return again, nil
+		return soon, nil
 	}
 	m.clear = 0
 	if m.keep.Prompt == m.fingerprint(reading, p.Waiting) {
@@ -67,11 +70,11 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	if err != nil {
 		return askingPoll, nil //nolint:nilerr // not settled yet, or the pane went: the next look decides
 	}
-	again2 := m.adapter.Read(m.at.Process.Version, settled)
-	if again2.State != reading.State || again2.Prompt == nil {
+	second := m.adapter.Read(m.at.Process.Version, settled)
+	if second.State != reading.State || second.Prompt == nil {
 		return askingPoll, nil
 	}
-	return 0, m.notify(ctx, again2, p.Waiting)
+	return 0, m.notify(ctx, second, p.Waiting)
 }
 
 func (m *Monitor) capture(ctx context.Context) *terminal.Screen {
@@ -137,7 +140,7 @@ func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call)
 	if err != nil {
 		return err
 	}
-	m.keep.Prompt = fp
+	m.keep.Prompt, m.keep.Call = fp, call.ID
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
 	return err
 }
@@ -157,7 +160,7 @@ func (m *Monitor) promptGone(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m.keep.Prompt, m.keep.Kind, m.clear = "", "", 0
+	m.keep.Prompt, m.keep.Kind, m.keep.Call, m.clear = "", "", "", 0
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
 	return err
 }

@@ -16,7 +16,7 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 		return Outcome{}, err
 	}
 	id := messageID(d.Controller, call)
-	if out, done, err := d.replay(ctx, id, SendInput{TurnID: turnID}); done || err != nil {
+	if out, done, err := d.replay(ctx, id, SendInput{TurnID: turnID}, false); done || err != nil {
 		return out, err
 	}
 	turn, err := d.Store.Turn(ctx, turnID)
@@ -44,7 +44,7 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 		return Outcome{}, err
 	}
 	defer h.release()
-	if out, done, err := d.replay(held, id, SendInput{TurnID: turnID}); done || err != nil {
+	if out, done, err := d.replay(held, id, SendInput{TurnID: turnID}, true); done || err != nil {
 		return out, err
 	}
 	if err := h.foreign(held); err != nil {
@@ -91,11 +91,11 @@ func (d *Desk) untaken(ctx context.Context, s *sighting, old store.Dispatch, pre
 	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	_, verdict, err := s.adapter.Accept(pctx, anchor, prep)
+	acc, verdict, err := s.adapter.Accept(pctx, anchor, prep)
 	if err != nil {
 		return false, fault.New(fault.ObservationUnavail, "retry the submission of %s: %w", old.TurnID, err).Safe()
 	}
-	if verdict != agent.Pending || old.ErrorCode == string(fault.SubmissionUnfenced) {
+	if verdict != agent.Pending || matched(acc) || old.ErrorCode == string(fault.SubmissionUnfenced) {
 		return false, fault.New(fault.SubmissionUncertain, "retry the submission of %s: the agent may have taken it", old.TurnID).
 			WithHint("look at the pane; close the turn and send anew if the user wants it").WithInput(fault.InputPossible)
 	}

@@ -14,7 +14,7 @@ import (
 // Send starts a new Turn, or with a turn_id tries a submission again that was
 // proven not to have been taken.
 func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, error) {
-	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
+	if err := d.sibling(ctx, "watchd", store.WatchdLease()); err != nil {
 		return Outcome{}, err
 	}
 	if in.TurnID != "" {
@@ -24,11 +24,15 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 		return Outcome{}, err
 	}
 	id := messageID(d.Controller, call)
-	if out, done, err := d.replay(ctx, id, in); done || err != nil {
+	if out, done, err := d.replay(ctx, id, in, false); done || err != nil {
 		return out, err
 	}
 	s, want, err := d.target(ctx, in)
 	if err != nil {
+		// The pane may be missing because an equal call types into it by now.
+		if out, done, _ := d.replay(ctx, id, in, false); done {
+			return out, nil
+		}
 		return Outcome{}, err
 	}
 	prep, err := s.adapter.Prepare(in.Request)
@@ -42,7 +46,7 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	defer h.release()
 
 	// The first of two equal calls may have ended while this one waited.
-	if out, done, err := d.replay(held, id, in); done || err != nil {
+	if out, done, err := d.replay(held, id, in, true); done || err != nil {
 		return out, err
 	}
 	if err := h.foreign(held); err != nil {
@@ -177,8 +181,9 @@ func (d *Desk) onlyReady(ctx context.Context) (*sighting, error) {
 	return nil, f
 }
 
-// replay answers a call whose message id already has a receipt (tools §5).
-func (d *Desk) replay(ctx context.Context, id string, in SendInput) (Outcome, bool, error) {
+// replay answers a call whose message id already has a receipt (tools §5). held
+// says that the caller holds the receipt's pane.
+func (d *Desk) replay(ctx context.Context, id string, in SendInput, held bool) (Outcome, bool, error) {
 	old, err := d.Store.Submission(ctx, id)
 	if fault.Is(err, fault.NotFound) {
 		return Outcome{}, false, nil
@@ -215,34 +220,25 @@ func (d *Desk) replay(ctx context.Context, id string, in SendInput) (Outcome, bo
 	if err != nil || !found {
 		return Outcome{}, false, err
 	}
-	if inFlight(sub.Dispatch) && d.dispatching(ctx, sub.Dispatch) {
-		return Outcome{}, false, nil // the other call still works: wait for the pane
+	if x := sub.Dispatch; !held && x.ResolvedAt == 0 && (x.Status == store.DispatchPrepared || x.Status == store.DispatchTextInjected) {
+		// The other call may still type: it has ended when the pane is free.
+		_, h, err := d.grab(ctx, sub.Dispatch.TerminalKey, sub.Binding.TerminalID, terminalWait)
+		if err != nil {
+			return Outcome{}, false, err
+		}
+		defer h.release()
+		return d.replay(ctx, id, in, true)
 	}
 	return d.sendResult(sub, true, ""), true, nil
 }
 
-func inFlight(x store.Dispatch) bool {
-	return x.ResolvedAt == 0 && (x.Status == store.DispatchPrepared || x.Status == store.DispatchTextInjected)
-}
-
-// dispatching reports whether a live process holds the dispatch's pane.
-func (d *Desk) dispatching(ctx context.Context, x store.Dispatch) bool {
-	rows, err := d.Store.Leases(ctx, store.TerminalLease(x.TerminalKey))
-	return err == nil && len(rows) == 1 && rows[0].Live
-}
-
 // sibling refuses a call whose Turn nobody would follow or deliver.
-func (d *Desk) sibling(name, lease string) error {
+func (d *Desk) sibling(ctx context.Context, name, lease string) error {
 	if d.Siblings == nil || d.Siblings()[name] != "failed" {
 		return nil
 	}
-	rows, err := d.Store.Leases(context.Background(), lease)
-	if err == nil {
-		for _, r := range rows {
-			if r.Live {
-				return nil
-			}
-		}
+	if live, err := d.leaseLives(ctx, lease); err != nil || live {
+		return err
 	}
 	return fault.New(fault.SiblingUnavailable, "%s does not run and no other one serves this Store", name).
 		WithHint("look at the bridge's log for why it ends; it is tried again every 30 s").Safe()

@@ -56,7 +56,12 @@ func (d *Desk) sendResult(sub store.Submission, replayed bool, why string) Outco
 	if r.Reason == "" {
 		r.Reason = sub.Turn.StalledReason
 	}
-	switch x.Status {
+	status := x.Status
+	if x.ResolvedAt != 0 && open(status) { // somebody closed the Turn under it
+		status, r.Reason = store.DispatchUncertain, "the turn was closed before its submission was proven"
+		r.CallbackExpected = false
+	}
+	switch status {
 	case store.DispatchAccepted:
 		r.Delivered, r.Status, r.Outcome = true, "async_pending", "agent_accepted"
 		r.DoNotRetry, r.Reason, r.Next = false, "", Next{"yield"}
@@ -66,7 +71,10 @@ func (d *Desk) sendResult(sub store.Submission, replayed bool, why string) Outco
 	case store.DispatchAborted:
 		r.Status, r.Outcome, r.Receipt = "submission_aborted", "aborted", ""
 		r.SafeToRetry, r.DoNotRetry, r.TerminalInput = x.SafeToRetry, !x.SafeToRetry, string(fault.InputNone)
-		r.CallbackExpected, r.Next = false, Next{"retry"}
+		r.CallbackExpected, r.Next = false, Next{"list"}
+		if x.SafeToRetry {
+			r.Next = Next{"retry"}
+		}
 	case store.DispatchUncertain:
 		r.Status, r.Outcome, r.Receipt = "submission_uncertain", "uncertain", x.LastProvenStage
 		r.TerminalInput = string(fault.InputPossible)
@@ -83,6 +91,11 @@ func (d *Desk) sendResult(sub store.Submission, replayed bool, why string) Outco
 		}
 	}
 	return Outcome{Body: r, Failed: !r.Delivered}
+}
+
+// open reports whether a dispatch of this status is still to be decided.
+func open(status string) bool {
+	return status == store.DispatchPrepared || status == store.DispatchTextInjected || status == store.DispatchEnterDispatched
 }
 
 // budget gives the level of core §5.1.

@@ -138,11 +138,9 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 			return Outcome{}, err
 		}
 		res.Summary.Submission = x.Status
-		rows, err := d.Store.Leases(ctx, store.MonitorLease(t.ID, t.CurrentMessageID))
-		if err != nil {
+		if res.Summary.Monitored, err = d.leaseLives(ctx, store.MonitorLease(t.ID, t.CurrentMessageID)); err != nil {
 			return Outcome{}, err
 		}
-		res.Summary.Monitored = len(rows) > 0 && rows[0].Live
 	}
 	callbacks, err := d.history(ctx, &res, t, in.Trace)
 	if err != nil {

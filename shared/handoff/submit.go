@@ -80,6 +80,9 @@ func (x *submission) run(ctx context.Context) (Outcome, error) {
 	// From here on something may have been typed. A caller that gives up must
 	// not leave the submission half done.
 	ctx = context.WithoutCancel(ctx)
+	if err := x.hold.still(ctx, x.s); err != nil { // the mark may have waited for the Store
+		return x.uncertain(ctx, err)
+	}
 	if err := x.inject(ctx); err != nil {
 		return x.uncertain(ctx, err)
 	}
@@ -208,13 +211,18 @@ func (x *submission) accept(ctx context.Context) (Outcome, error) {
 	wake, cancel := d.subscribe(x.anchor.Dirs)
 	defer cancel()
 	deadline := time.Now().Add(acceptWait)
+	taken, failing := false, ""
 	for {
 		pctx, done := probe(ctx)
 		acc, verdict, err := x.s.adapter.Accept(pctx, x.anchor, x.prep)
 		done()
+		taken = taken || matched(acc)
 		switch {
 		case err != nil:
-			d.Log.Warn("search for acceptance", "turn", x.row.NewTurnID, "err", err)
+			if err.Error() != failing { // one line for one trouble
+				failing = err.Error()
+				d.Log.Warn("search for acceptance", "message", x.id, "err", err)
+			}
 		case verdict == agent.Accepted || verdict == agent.Shared:
 			sub, err := d.storeAcceptance(ctx, x.hold.lease, x.id, acc)
 			if code := fault.CodeOf(err); code == fault.SubmissionUnfenced || code == fault.SubmissionUncertain {
@@ -237,14 +245,21 @@ func (x *submission) accept(ctx context.Context) (Outcome, error) {
 		case <-time.After(min(acceptPoll, left)):
 		}
 	}
-	// The exact draft still there and no record: Enter was not taken. Anything
-	// else stays open and the monitor goes on looking.
+	// The exact draft still there, and no record in files that could be read:
+	// Enter was not taken. Anything else stays open and the monitor goes on looking.
+	if taken || failing != "" {
+		return x.pending(ctx, nil)
+	}
 	if reading, err := x.look(ctx); err == nil && reading.State == agent.Idle && x.s.adapter.Landed(reading.Composer, x.prep) {
 		return x.settle(ctx, store.DispatchNotAccepted, fault.SubmissionNotAccept,
 			"the draft still stands in the composer: Enter was not taken")
 	}
 	return x.pending(ctx, nil)
 }
+
+// matched reports whether a search that is still undecided has met a record with
+// exactly this request: nothing proves then that the agent did not take it.
+func matched(acc agent.Acceptance) bool { return acc.AcceptanceID != "" }
 
 // storeAcceptance commits the proof. submission_unfenced says that the accepted
 // thread belongs to another live Session, submission_uncertain that the

@@ -2,9 +2,11 @@ package handoff
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/callback"
 	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
@@ -22,8 +24,8 @@ type CancelResult struct {
 
 // Cancel interrupts a running Turn with one key. The pane stays as it is.
 func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, error) {
-	cancellable := []string{store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController}
-	_, at, err := d.openTurn(ctx, in.TurnID, "cancel", cancellable...)
+	_, at, err := d.openTurn(ctx, in.TurnID, "cancel",
+		store.TurnWaitingForAgent, store.TurnRunning, store.TurnWaitingForController)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -39,11 +41,10 @@ func (d *Desk) Cancel(ctx context.Context, _ Call, in CancelInput) (Outcome, err
 	if err := h.foreign(held); err != nil {
 		return Outcome{}, err
 	}
-	turn, at, err := d.openTurn(held, in.TurnID, "cancel", cancellable...) // it may have ended meanwhile
+	// It may have ended meanwhile. What the Store would refuse after the key is
+	// refused before it.
+	turn, err := d.Store.Cancellable(held, h.lease, in.TurnID)
 	if err != nil {
-		return Outcome{}, err
-	}
-	if err := d.owns(held, turn); err != nil {
 		return Outcome{}, err
 	}
 	if s, err = d.byPlace(held, at); err != nil {
@@ -126,18 +127,6 @@ func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, 
 	return nil
 }
 
-// owns refuses when the pane's last submission belongs to another Turn.
-func (d *Desk) owns(ctx context.Context, t store.Turn) error {
-	f, ok, err := d.Store.Fence(ctx, t.TerminalKey)
-	if err != nil {
-		return err
-	}
-	if !ok || f.RefID != t.CurrentMessageID {
-		return fault.New(fault.ActiveOwner, "turn %s does not own its pane any more", t.ID).Safe()
-	}
-	return nil
-}
-
 // openTurn reads a Turn in one of the statuses, and where it lives.
 func (d *Desk) openTurn(ctx context.Context, id, doing string, statuses ...string) (store.Turn, place, error) {
 	if err := checkTurnID(id); err != nil {
@@ -208,7 +197,7 @@ type RenewResult struct {
 
 // Renew goes on monitoring a stalled Turn whose pane and process still live.
 func (d *Desk) Renew(ctx context.Context, _ Call, in RenewInput) (Outcome, error) {
-	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
+	if err := d.sibling(ctx, "watchd", store.WatchdLease()); err != nil {
 		return Outcome{}, err
 	}
 	turn, at, err := d.openTurn(ctx, in.TurnID, "renew", store.TurnStalled)
@@ -223,8 +212,15 @@ func (d *Desk) Renew(ctx context.Context, _ Call, in RenewInput) (Outcome, error
 		return Outcome{}, fault.New(fault.SubmissionUncertain, "renew %s: its submission is %s, so there is no task to follow", turn.ID, x).
 			WithHint("close the turn, or retry its submission with send({turn_id})")
 	}
-	if _, err := d.byPlace(ctx, at); err != nil {
+	s, err := d.byPlace(ctx, at)
+	if err != nil {
 		return Outcome{}, err
+	}
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	if alive, known := s.adapter.Alive(pctx, at.Process); known && !alive { // a daemon may die without its pane
+		return Outcome{}, fault.New(fault.TerminalChanged, "renew %s: the process that held its thread has ended", turn.ID).
+			WithHint("close the turn")
 	}
 	turn, err = d.Store.RenewTurn(ctx, store.TurnRenew{TurnID: turn.ID, Minutes: minutes(in.Minutes)})
 	if err != nil {
@@ -246,10 +242,15 @@ func (d *Desk) RetryCallback(ctx context.Context, _ Call, in RetryCallbackInput)
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
-	if d.Route == nil {
-		return Outcome{}, fault.New(fault.CallbackUnavailable, "retry the callback of %s: this process has no route", in.TurnID).Safe()
+	turn, err := d.Store.Turn(ctx, in.TurnID)
+	if err != nil {
+		return Outcome{}, err
 	}
-	if err := d.delivering(ctx); err != nil {
+	if turn.Route == nil {
+		return Outcome{}, fault.New(fault.CallbackUnavailable, "retry the callback of %s: it was sent without a route", turn.ID).
+			With("turn_id", turn.ID)
+	}
+	if err := d.delivering(ctx, turn.Route); err != nil {
 		return Outcome{}, err
 	}
 	row, recovered, err := d.Store.RetryCallbackNow(ctx, in.TurnID)
@@ -287,17 +288,22 @@ func (d *Desk) RetryCallback(ctx context.Context, _ Call, in RetryCallbackInput)
 	}}, nil
 }
 
-// delivering refuses when nobody delivers callbacks of this route.
-func (d *Desk) delivering(ctx context.Context) error {
-	rows, err := d.Store.Leases(ctx, store.OutboxdLease(d.Route.ProfileID, d.Route.ControllerSessionID))
+// delivering refuses when nobody delivers callbacks of a Turn's route.
+func (d *Desk) delivering(ctx context.Context, stored []byte) error {
+	route, err := callback.ParseRoute(stored)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		if r.Live {
-			return nil
-		}
+	live, err := d.leaseLives(ctx, store.OutboxdLease(route.ProfileID, route.ControllerSessionID))
+	if err != nil || live {
+		return err
 	}
-	return fault.New(fault.SiblingUnavailable, "no outboxd serves this controller session").
+	return fault.New(fault.SiblingUnavailable, "no outboxd serves the controller session of the turn").
 		WithHint("look at the bridge's log for why outboxd ends; it is tried again every 30 s").Safe()
+}
+
+// leaseLives reports whether somebody holds a lease now.
+func (d *Desk) leaseLives(ctx context.Context, name string) (bool, error) {
+	rows, err := d.Store.Leases(ctx, name)
+	return slices.ContainsFunc(rows, func(r store.LeaseRow) bool { return r.Name == name && r.Live }), err
 }

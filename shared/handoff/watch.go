@@ -84,7 +84,7 @@ type watchCheckpoint struct {
 
 // Watch starts to observe a task that a human started. It types nothing.
 func (d *Desk) Watch(ctx context.Context, _ Call, in WatchInput) (Outcome, error) {
-	if err := d.sibling("watchd", store.WatchdLease()); err != nil {
+	if err := d.sibling(ctx, "watchd", store.WatchdLease()); err != nil {
 		return Outcome{}, err
 	}
 	if d.Route == nil {
