@@ -250,8 +250,12 @@ WHERE terminal_key = :terminal AND ref_id = :ref`)
 )
 
 // Submission gives a dispatch with its Turn, Session and binding, or not_found.
-func (s *Store) Submission(ctx context.Context, messageID string) (Submission, error) {
-	return submission(pool{ctx, s.rdb}, messageID)
+func (s *Store) Submission(ctx context.Context, messageID string) (sub Submission, err error) {
+	err = s.view(ctx, func(t *tx) (err error) {
+		sub, err = submission(t, messageID)
+		return err
+	})
+	return sub, err
 }
 
 // Dispatch gives one dispatch alone, or not_found.

@@ -223,7 +223,7 @@ func (s *Store) Release(ctx context.Context, leases ...*Lease) error {
 
 // Leases lists the lease rows whose name begins with prefix.
 func (s *Store) Leases(ctx context.Context, prefix string) ([]LeaseRow, error) {
-	rows, err := list(pool{ctx, s.rdb}, scanLease, leaseRows, "prefix", prefix, "end", prefix+"\U0010FFFF")
+	rows, err := leasesOf(pool{ctx, s.rdb}, prefix)
 	if err != nil {
 		return nil, storeError("list leases", err)
 	}
@@ -231,6 +231,10 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]LeaseRow, error) {
 		rows[i].Live = s.live(rows[i])
 	}
 	return rows, nil
+}
+
+func leasesOf(q queryer, prefix string) ([]LeaseRow, error) {
+	return list(q, scanLease, leaseRows, "prefix", prefix, "end", prefix+"\U0010FFFF")
 }
 
 func (s *Store) live(r LeaseRow) bool {

@@ -57,10 +57,13 @@ type Eligible struct {
 	Watched  bool   // somebody holds the live monitor lease
 }
 
-// CheckMonitor fails as every monitor move would; it gives the Turn as it is.
+// CheckMonitor fails as every monitor move would, and writes nothing; it gives the
+// Turn as it is.
 func (s *Store) CheckMonitor(ctx context.Context, m Monitor) (turn Turn, err error) {
-	err = s.transact(ctx, func(t *tx) (err error) {
-		t.silent = true
+	if err := s.Writable(); err != nil {
+		return turn, err
+	}
+	err = s.view(ctx, func(t *tx) (err error) {
 		turn, err = t.monitored(m)
 		return err
 	})
@@ -125,7 +128,8 @@ var completable = []string{TurnWaitingForAgent, TurnWaitingForController, TurnRu
 // ClaimCompletion records the end of the agent's turn, once: Turn idle or failed,
 // dispatch resolved, fence removed, event and callback written, callbacks about a
 // stall or a question superseded. The same claim again changes nothing; another
-// one is completion_claim_conflict.
+// one is completion_claim_conflict; one of a message that was not accepted is
+// dispatch_unresolved.
 func (s *Store) ClaimCompletion(ctx context.Context, m Monitor, c Completion) (turn Turn, err error) {
 	if c.DeliveryID == "" && c.Callback != nil {
 		c.DeliveryID = c.Callback.DeliveryID
@@ -141,6 +145,13 @@ func (s *Store) ClaimCompletion(ctx context.Context, m Monitor, c Completion) (t
 			return err
 		}
 		if err := allow(old, "complete", completable...); err != nil {
+			return err
+		}
+		d, _, err := first(t, scanDispatch, dispatchByMessage, "message", m.MessageID)
+		if err == nil && d.Status != DispatchAccepted {
+			err = stageConflict(d, "complete")
+		}
+		if err != nil {
 			return err
 		}
 		turn, err = t.complete(m, old, c)

@@ -153,6 +153,14 @@ func TestMonitor_ClaimIsOnce(t *testing.T) {
 	}
 }
 
+// A completion belongs to a message that was proven to be accepted.
+func TestMonitor_ClaimNeedsAcceptance(t *testing.T) {
+	w := newWorld(t)
+	f := w.prepare("1", "a", "t1").enter()
+	_, err := w.ClaimCompletion(ctx, f.monitor(), completion("1"))
+	wantCode(t, err, fault.DispatchUnresolved)
+}
+
 func TestMonitor_ClaimWithoutRoute(t *testing.T) {
 	w := newWorld(t)
 	f := &flow{world: w, d: mod(dispatch("1", "a", "t1"), func(d *store.NewDispatch) { d.Route = nil })}

@@ -233,6 +233,10 @@ func prepareDir(opt Options) error {
 		}
 		st, err = os.Lstat(opt.Dir)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.StoreUnavailable, "open the Store in %s: there is none yet", opt.Dir).
+			WithHint("the first bridge, watchd serve or outboxd serve makes it; name another with -store-dir")
+	}
 	if err != nil {
 		return refuse("%w", err)
 	}

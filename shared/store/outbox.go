@@ -343,6 +343,9 @@ func (t *tx) heal(c Callback, acceptanceID string) (Callback, error) {
 // with a start marker the row is uncertain and never repeated, without one it is
 // due again, the attempt counted.
 func (s *Store) ExpireClaims(ctx context.Context) (changed int, err error) {
+	if err := s.Writable(); err != nil {
+		return 0, err
+	}
 	claimed, err := list(pool{ctx, s.rdb}, scanCallback, callbacksClaimed)
 	if err != nil {
 		return 0, storeError("look for expired claims", err)

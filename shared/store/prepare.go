@@ -50,17 +50,22 @@ WHERE message_id = :message AND status = 'aborted' AND safe_to_retry = 1`)
 // and type nothing. idempotency_conflict: the id was used for something else. A
 // receipt that may be tried again once counts as not found.
 func (s *Store) Replay(ctx context.Context, r Receipt) (sub Submission, found bool, err error) {
-	q := pool{ctx, s.rdb}
-	d, ok, err := first(q, scanDispatch, dispatchByMessage, "message", r.MessageID)
-	if err != nil || !ok {
-		return sub, false, storeError("read message", err)
+	err = s.view(ctx, func(t *tx) error {
+		d, ok, err := first(t, scanDispatch, dispatchByMessage, "message", r.MessageID)
+		if err != nil || !ok {
+			return err
+		}
+		if again, err := r.judge(d); err != nil || again {
+			return err
+		}
+		sub, err = submission(t, r.MessageID)
+		sub.Replayed, found = true, true
+		return err
+	})
+	if err != nil {
+		return Submission{}, false, err
 	}
-	if again, err := r.judge(d); err != nil || again {
-		return sub, false, err
-	}
-	sub, err = submission(q, r.MessageID)
-	sub.Replayed = true
-	return sub, err == nil, err
+	return sub, found, nil
 }
 
 // judge compares a call with its receipt: an error is a conflict, again true an

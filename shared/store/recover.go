@@ -1,9 +1,6 @@
 package store
 
-import (
-	"context"
-	"strings"
-)
+import "context"
 
 var (
 	dispatchesUnresolved = define(`
@@ -108,25 +105,30 @@ func (s *Store) OpenTransitions(ctx context.Context) ([]Transition, error) {
 // OpenDispatches lists every unresolved dispatch with its Turn, and what is known
 // of its dispatcher: the sweep settles those that nobody works on any more.
 func (s *Store) OpenDispatches(ctx context.Context) ([]OpenDispatch, error) {
-	q := pool{ctx, s.rdb}
-	all, err := list(q, func(r scanner) (o OpenDispatch, err error) {
-		err = r.Scan(append(o.Dispatch.dest(), o.Turn.dest()...)...)
-		return o, err
-	}, dispatchesUnresolved)
-	if err != nil || len(all) == 0 {
-		return nil, storeError("list open dispatches", err)
-	}
-	leases, err := s.Leases(ctx, TerminalLease(""))
-	if err != nil {
-		return nil, err
-	}
-	fences, err := s.Fences(ctx)
+	var (
+		all    []OpenDispatch
+		leases []LeaseRow
+		fences []Fence
+	)
+	err := s.view(ctx, func(t *tx) (err error) {
+		all, err = list(t, func(r scanner) (o OpenDispatch, err error) {
+			err = r.Scan(append(o.Dispatch.dest(), o.Turn.dest()...)...)
+			return o, err
+		}, dispatchesUnresolved)
+		if err == nil {
+			leases, err = leasesOf(t, TerminalLease(""))
+		}
+		if err == nil {
+			fences, err = list(t, scanFence, fencesAll)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	held, fenced := map[string]bool{}, map[string]string{}
 	for _, l := range leases {
-		held[strings.TrimPrefix(l.Name, TerminalLease(""))] = l.Live
+		held[l.Name] = s.live(l)
 	}
 	for _, f := range fences {
 		fenced[f.TerminalKey] = f.RefID
@@ -135,7 +137,7 @@ func (s *Store) OpenDispatches(ctx context.Context) ([]OpenDispatch, error) {
 		d := all[i].Dispatch
 		gone, known := s.opt.Gone(d.Dispatcher)
 		all[i].DispatcherGone = gone && known
-		all[i].TerminalFree = !held[d.TerminalKey]
+		all[i].TerminalFree = !held[TerminalLease(d.TerminalKey)]
 		all[i].Fenced = fenced[d.TerminalKey] == d.MessageID
 	}
 	return all, nil
@@ -145,6 +147,9 @@ func (s *Store) OpenDispatches(ctx context.Context) ([]OpenDispatch, error) {
 // goes, a row whose Turn is released is resolved, a row without a fence gets one.
 // It gives the number of repairs; normally there are none.
 func (s *Store) RepairFences(ctx context.Context) (repaired int, err error) {
+	if err := s.Writable(); err != nil {
+		return 0, err
+	}
 	broken, _, err := first(pool{ctx, s.rdb}, scanInt, fencesBroken)
 	if err != nil || broken == 0 {
 		return 0, storeError("compare fences", err)
@@ -166,26 +171,31 @@ func (s *Store) RepairFences(ctx context.Context) (repaired int, err error) {
 // EligibleTurns lists the Turns that are under way: those that want a monitor,
 // whether one lives, and of the others the reason why they get none.
 func (s *Store) EligibleTurns(ctx context.Context) ([]Eligible, error) {
-	q := pool{ctx, s.rdb}
-	all, err := list(q, func(r scanner) (e Eligible, err error) {
-		err = r.Scan(append(append(e.Turn.dest(), e.Dispatch.dest()...), e.Binding.dest()...)...)
-		return e, err
-	}, turnsFollowed)
-	if err != nil {
-		return nil, storeError("list Turns under way", err)
-	}
-	lost, err := list(q, scanTurn, turnsLost)
-	if err != nil {
-		return nil, storeError("list Turns without a message", err)
-	}
-	for _, t := range lost {
-		all = append(all, Eligible{Turn: t})
-	}
-	prompts, err := list(q, scanString, promptsOpenAll)
-	if err != nil {
-		return nil, storeError("list open prompts", err)
-	}
-	leases, err := s.Leases(ctx, "monitor/")
+	var (
+		all     []Eligible
+		prompts []string
+		leases  []LeaseRow
+	)
+	err := s.view(ctx, func(t *tx) (err error) {
+		all, err = list(t, func(r scanner) (e Eligible, err error) {
+			err = r.Scan(append(append(e.Turn.dest(), e.Dispatch.dest()...), e.Binding.dest()...)...)
+			return e, err
+		}, turnsFollowed)
+		if err != nil {
+			return err
+		}
+		lost, err := list(t, scanTurn, turnsLost)
+		for _, turn := range lost {
+			all = append(all, Eligible{Turn: turn})
+		}
+		if err == nil {
+			prompts, err = list(t, scanString, promptsOpenAll)
+		}
+		if err == nil {
+			leases, err = leasesOf(t, "monitor/")
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +204,7 @@ func (s *Store) EligibleTurns(ctx context.Context) ([]Eligible, error) {
 		open[id] = true
 	}
 	for _, l := range leases {
-		watched[l.Name] = l.Live
+		watched[l.Name] = s.live(l)
 	}
 	for i := range all {
 		all[i].Skip = all[i].reason(open[all[i].Turn.ID])

@@ -142,6 +142,11 @@ FROM bindings b
 JOIN sessions s ON s.session_id = b.session_id
 WHERE b.released_at IS NULL`)
 
+	sessionQuarantine = define(`
+UPDATE sessions
+SET status = 'quarantined', quarantine_reason = :reason, revision = revision + 1, updated_at = max(updated_at, :now)
+WHERE session_id = :session AND revision = :revision AND status <> 'quarantined'`)
+
 	sessionTurnCount = define(`SELECT count(*) FROM turns WHERE session_id = :session`)
 )
 
@@ -166,22 +171,24 @@ func (s *Store) Sessions(ctx context.Context, f SessionFilter) ([]Session, error
 }
 
 // Bound gives every live binding with its Session and the Turn that blocks it.
-func (s *Store) Bound(ctx context.Context) ([]Bound, error) {
-	q := pool{ctx, s.rdb}
-	turns, err := list(q, scanTurn, turnsByStatus, "statuses", texts(blockingStatuses), "limit", int64(-1))
-	if err != nil {
-		return nil, storeError("list Turns", err)
-	}
-	blocks := make(map[string]*Turn, len(turns))
-	for i := range turns {
-		blocks[turns[i].SessionID] = &turns[i]
-	}
-	all, err := list(q, func(r scanner) (b Bound, err error) {
-		err = r.Scan(append(b.Session.dest(), b.Binding.dest()...)...)
-		b.Turn = blocks[b.Session.ID]
-		return b, err
-	}, boundAll)
-	return all, storeError("list live bindings", err)
+func (s *Store) Bound(ctx context.Context) (all []Bound, err error) {
+	err = s.view(ctx, func(t *tx) error {
+		turns, err := list(t, scanTurn, turnsByStatus, "statuses", texts(blockingStatuses), "limit", int64(-1))
+		if err != nil {
+			return err
+		}
+		blocks := make(map[string]*Turn, len(turns))
+		for i := range turns {
+			blocks[turns[i].SessionID] = &turns[i]
+		}
+		all, err = list(t, func(r scanner) (b Bound, err error) {
+			err = r.Scan(append(b.Session.dest(), b.Binding.dest()...)...)
+			b.Turn = blocks[b.Session.ID]
+			return b, err
+		}, boundAll)
+		return err
+	})
+	return all, err
 }
 
 // Binding gives one binding, or not_found.
@@ -199,6 +206,22 @@ func (s *Store) Bindings(ctx context.Context, sessionID string) ([]Binding, erro
 func (s *Store) SessionTurns(ctx context.Context, sessionID string) (int64, error) {
 	n, _, err := first(pool{ctx, s.rdb}, scanInt, sessionTurnCount, "session", sessionID)
 	return n, storeError("count Turns", err)
+}
+
+// QuarantineSession takes a Session out of use because its row contradicts what
+// was found; only an operator undoes that. Its live binding stays as evidence.
+func (s *Store) QuarantineSession(ctx context.Context, id string, revision int64, reason string) (sess Session, err error) {
+	err = s.transact(ctx, func(t *tx) error {
+		n, err := t.exec(sessionQuarantine, "session", id, "revision", revision, "reason", reason, "now", t.now)
+		if err != nil {
+			return err
+		}
+		if sess, err = t.session(id); err == nil && n == 0 {
+			err = sessionConflict(id, "it changed")
+		}
+		return err
+	})
+	return sess, err
 }
 
 // only reads one row that has to exist.

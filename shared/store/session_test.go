@@ -267,3 +267,18 @@ func TestSessions_Reads(t *testing.T) {
 	_, err = w.Session(ctx, "x")
 	wantCode(t, err, fault.NotFound)
 }
+
+func TestSession_Quarantine(t *testing.T) {
+	w := newWorld(t)
+	f := w.prepare("1", "a", "t1").accept("t1").finish("1")
+	_, err := w.QuarantineSession(ctx, "session-1", 7, "two live claims")
+	wantCode(t, err, fault.SessionConflict)
+	sess, err := w.QuarantineSession(ctx, "session-1", 1, "two live claims")
+	if err != nil || sess.Status != store.SessionQuarantined || sess.QuarantineReason != "two live claims" {
+		t.Fatal(sess, err)
+	}
+	_, err = w.QuarantineSession(ctx, "session-1", sess.Revision, "again")
+	wantCode(t, err, fault.SessionConflict)
+	_, err = w.PrepareDispatch(ctx, w.lease(f.term.Name), dispatch("2", "a", "t1"))
+	wantCode(t, err, fault.SessionConflict)
+}

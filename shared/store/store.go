@@ -28,7 +28,9 @@
 // One connection writes. It does not use SQLite's busy handler, which lets one
 // process starve the others for seconds: it tries again every 0.2 to 1.2 ms
 // until WriteWait has passed, then store_busy. Readers are a small pool. After a
-// commit the byte in bell changes, and a Doorbell of any program wakes.
+// commit the byte in bell changes, and a Doorbell of any program wakes. A program
+// that is stopped (SIGSTOP) inside a transaction holds up all writers until it goes
+// on or dies; transactions last well below a millisecond, so that is rare.
 //
 // A Store of another writer protocol or a newer schema is read and never
 // written: every move fails with store_incompatible before anything happens.
@@ -64,7 +66,7 @@ const (
 	retryMax      = 1200 * time.Microsecond
 	walLimit      = 64 << 20  // journal_size_limit
 	WALComplaint  = 128 << 20 // doctor complains above it
-	readers       = 4         // pooled reading connections
+	readers       = 5         // pooled reading connections, one of them for the Doorbell
 	statementKeep = 128       // prepared statements kept by one connection
 )
 

@@ -119,8 +119,10 @@ func (s *Store) CancelTurn(ctx context.Context, l *Lease, c TurnCancel) (turn Tu
 // Cancellable tells whether CancelTurn would refuse now, and why: to be asked
 // under the terminal lease, directly before the interrupt key.
 func (s *Store) Cancellable(ctx context.Context, l *Lease, turnID string) (turn Turn, err error) {
-	err = s.transact(ctx, func(t *tx) (err error) {
-		t.silent = true
+	if err := s.Writable(); err != nil {
+		return turn, err
+	}
+	err = s.view(ctx, func(t *tx) (err error) {
 		if err := t.guard(l); err != nil {
 			return err
 		}
@@ -228,6 +230,9 @@ func (t *tx) expect(turn Turn, messageID string) error {
 // CloseRetention closes Turns that are idle for longer than their retention, or
 // than minutes if it is not 0; with turnID only that one. Callbacks stay.
 func (s *Store) CloseRetention(ctx context.Context, turnID string, minutes float64) (closed []Turn, err error) {
+	if err := s.Writable(); err != nil {
+		return nil, err
+	}
 	pairs := []any{"turn", turnID, "minutes", orNullFloat(minutes), "now", s.Now(), "limit", int64(retentionBatch)}
 	due, err := list(pool{ctx, s.rdb}, scanTurn, turnsRetained, pairs...)
 	if err != nil || len(due) == 0 {

@@ -88,6 +88,27 @@ func (s *Store) transact(ctx context.Context, fn func(*tx) error) error {
 	return nil
 }
 
+// view runs fn on one snapshot of the database with a reading connection. fn must
+// not write; SQLite would refuse it.
+func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
+	conn, err := s.rdb.Conn(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return storeError("read", err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(context.Background(), "BEGIN"); err != nil {
+		return storeError("read", err)
+	}
+	r := &writer{conn}
+	defer r.rollback()
+	t := &tx{conn: conn, now: s.opt.Now().UnixMilli(), holder: s.holder, newID: s.opt.NewID}
+	t.boot, t.bootID = s.opt.Boot()
+	return storeError("read", fn(t))
+}
+
 // inside checks the writer protocol, which a newer program may have raised since
 // this Store was opened, and runs the move.
 func inside(t *tx, fn func(*tx) error) error {
