@@ -68,7 +68,7 @@ func (p Profile) notReady() (why string, cause error) {
 		return "cannot be resolved", err
 	}
 	if why := unsafeExecutable(target); why != "" {
-		return "its target " + strings.TrimPrefix(why, "must "), nil
+		return "the program behind the link " + why, nil
 	}
 	info, err := os.Stat(target)
 	if err != nil {

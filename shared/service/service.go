@@ -62,9 +62,14 @@ func Exit(stderr io.Writer, name string, err error) int {
 	return fault.ExitCode(err)
 }
 
-// report writes the error line and, when there is one, the hint line.
+// report writes the error line, which ends with the error's code, and, when
+// there is one, the hint line. A misuse of the command line needs no code.
 func report(stderr io.Writer, name string, err error) {
-	fmt.Fprintf(stderr, "%s: error: %s\n", name, fault.CleanLine(err.Error()))
+	line := fault.CleanLine(err.Error())
+	if f, ok := fault.As(err); ok && f.Code != fault.Usage {
+		line += " [" + string(f.Code) + "]"
+	}
+	fmt.Fprintf(stderr, "%s: error: %s\n", name, line)
 	if f, ok := fault.As(err); ok && f.Hint != "" {
 		fmt.Fprintf(stderr, "%s: hint: %s\n", name, fault.CleanLine(f.Hint))
 	}

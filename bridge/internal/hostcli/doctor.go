@@ -84,9 +84,10 @@ func marshalFacts(facts []Fact) ([]byte, error) {
 	return append(buf, '}'), nil
 }
 
+// detail ends with the error's code, as the error line of a command does.
 func detail(err error) string {
 	if e, ok := fault.As(err); ok {
-		return e.Message
+		return e.Message + " [" + string(e.Code) + "]"
 	}
 	return err.Error()
 }
