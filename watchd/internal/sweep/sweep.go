@@ -34,9 +34,11 @@ const (
 	standbyPoll     = time.Second     // between tries for the lease
 	captureTime     = 5 * time.Second // for all screens together
 	releaseTime     = 2 * time.Second
+	cleanInterval   = time.Minute // between two looks at the lock-file records
+	restartPause    = time.Second // between two starts of one task
 )
 
-// Sweeper sweeps one Store. All fields but Interval, Standing and Once are required.
+// Sweeper sweeps one Store. All fields but Interval and Standing are required.
 type Sweeper struct {
 	Desk     *handoff.Desk
 	Store    *store.Store
@@ -48,11 +50,15 @@ type Sweeper struct {
 	Standing func()        // called once, when the lease is held or stood by for
 	Log      *slog.Logger
 
-	told bool
+	told    bool
+	cleaned time.Time // when lock-file records were looked through
 }
 
-// Run sweeps until ctx ends, or for one pass with once.
+// Run sweeps until ctx ends.
 func (s *Sweeper) Run(ctx context.Context) error {
+	if s.Interval == 0 {
+		s.Interval = DefaultInterval
+	}
 	s.Interval = max(s.Interval, LeastInterval)
 	for {
 		lease, err := s.Store.Acquire(ctx, store.WatchdLease(), store.LeaseTTL)
@@ -85,43 +91,35 @@ func (s *Sweeper) standing() {
 
 // serve sweeps while the lease is held.
 func (s *Sweeper) serve(ctx context.Context, lease *store.Lease) error {
-	held, stop := s.Leases.Keep(ctx, lease)
-	defer func() {
-		stop()
-		rctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	return s.under(ctx, lease, func(held context.Context) error {
+		tasks := newTasks(s, lease)
+		defer tasks.wait()
+		wake, cancel := s.Bell.Subscribe()
 		defer cancel()
-		if err := s.Store.Release(rctx, lease); err != nil {
-			s.Log.Warn("release lease", "lease", lease.Name, "err", err)
-		}
-	}()
-	tasks := newTasks(s, lease)
-	defer tasks.wait()
-
-	wake, cancel := s.Bell.Subscribe()
-	defer cancel()
-	s.reconcile(held)
-	tasks.refresh(held)
-	s.standing()
-	poll := time.NewTimer(s.Interval)
-	defer poll.Stop()
-	for {
-		select {
-		case <-held.Done():
-			if err := context.Cause(held); ctx.Err() == nil {
-				return err
+		s.reconcile(held)
+		tasks.refresh(held)
+		s.standing()
+		poll := time.NewTimer(s.Interval)
+		defer poll.Stop()
+		for {
+			select {
+			case <-held.Done():
+				if ctx.Err() != nil {
+					return nil
+				}
+				return context.Cause(held)
+			case <-wake:
+				tasks.refresh(held)
+			case <-tasks.ended:
+				tasks.refresh(held)
+			case <-poll.C:
+				s.reconcile(held)
+				tasks.refresh(held)
+				tasks.poll(held)
+				poll.Reset(s.Interval)
 			}
-			return nil
-		case <-wake:
-			tasks.refresh(held)
-		case <-tasks.ended:
-			tasks.refresh(held)
-		case <-poll.C:
-			s.reconcile(held)
-			tasks.refresh(held)
-			tasks.poll(held)
-			poll.Reset(s.Interval)
 		}
-	}
+	})
 }
 
 // Once does one reconciliation pass and one observation of everything, and
@@ -131,6 +129,19 @@ func (s *Sweeper) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return s.under(ctx, lease, func(held context.Context) error {
+		tasks := newTasks(s, lease)
+		tasks.once = true
+		s.reconcile(held)
+		tasks.refresh(held)
+		tasks.poll(held)
+		tasks.wait()
+		return nil
+	})
+}
+
+// under runs f while the lease is kept, and releases it then.
+func (s *Sweeper) under(ctx context.Context, lease *store.Lease, f func(held context.Context) error) error {
 	held, stop := s.Leases.Keep(ctx, lease)
 	defer func() {
 		stop()
@@ -140,13 +151,7 @@ func (s *Sweeper) Once(ctx context.Context) error {
 			s.Log.Warn("release lease", "lease", lease.Name, "err", err)
 		}
 	}()
-	tasks := newTasks(s, lease)
-	tasks.once = true
-	s.reconcile(held)
-	tasks.refresh(held)
-	tasks.poll(held)
-	tasks.wait()
-	return nil
+	return f(held)
 }
 
 // reconcile is phase A's recovery. Its failures are logged, never returned: the
@@ -159,6 +164,13 @@ func (s *Sweeper) reconcile(ctx context.Context) {
 	}
 	if r.Changed > 0 {
 		s.Log.Info("reconciled", "checked", r.Checked, "changed", r.Changed)
+	}
+	if time.Since(s.cleaned) < cleanInterval {
+		return
+	}
+	s.cleaned = time.Now()
+	if err := s.Desk.ClearRecords(ctx); err != nil && ctx.Err() == nil {
+		s.Log.Warn("clear lock-file records", "err", err)
 	}
 }
 

@@ -2,7 +2,9 @@ package sweep
 
 import (
 	"context"
+	"maps"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +12,12 @@ import (
 	"drawbridge/shared/handoff"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
+)
+
+// Kinds of tasks, before their keys.
+const (
+	turnPrefix  = "turn/"
+	watchPrefix = "watch/"
 )
 
 // observer is what a task drives: a Turn's monitor or a Watch's lookout.
@@ -44,11 +52,12 @@ type tasks struct {
 	lease *store.Lease // watchd/main
 	once  bool         // every task looks once and ends
 
-	running map[string]*task
-	ended   chan struct{} // a task ended; capacity 1
+	running map[string]*task     // by the key of a Turn's message or a Watch
+	started map[string]time.Time // last start of what is listed still
+	logged  map[string]string    // last trouble of what is listed still
+	ended   chan struct{}        // a task ended; capacity 1
 	wg      sync.WaitGroup
 	capture chan struct{} // holds a token while screens are being captured
-	logged  map[string]string
 }
 
 type task struct {
@@ -62,82 +71,103 @@ type task struct {
 
 func newTasks(s *Sweeper, lease *store.Lease) *tasks {
 	return &tasks{
-		s: s, lease: lease, running: map[string]*task{}, ended: make(chan struct{}, 1),
-		capture: make(chan struct{}, 1), logged: map[string]string{},
+		s: s, lease: lease, running: map[string]*task{}, started: map[string]time.Time{}, logged: map[string]string{},
+		ended: make(chan struct{}, 1), capture: make(chan struct{}, 1),
 	}
 }
 
 // refresh starts what has no task and ends what is not wanted any more. The
 // two kinds have error boundaries of their own.
 func (t *tasks) refresh(ctx context.Context) {
-	for key, k := range t.running {
+	t.reap()
+	t.trim(turnPrefix, t.refreshTurns(ctx))
+	t.trim(watchPrefix, t.refreshWatches(ctx))
+}
+
+// reap takes away the tasks that have ended.
+func (t *tasks) reap() {
+	maps.DeleteFunc(t.running, func(_ string, k *task) bool {
 		select {
 		case <-k.done:
-			delete(t.running, key)
+			return true
 		default:
+			return false
 		}
+	})
+}
+
+// trim ends the tasks of one kind that are not wanted, and forgets what is not
+// listed any more. listed says of each object whether it wants a task; nil means
+// that nobody knows.
+func (t *tasks) trim(kind string, listed map[string]bool) {
+	if listed == nil {
+		return
 	}
-	wanted := map[string]bool{}
-	turns := t.refreshTurns(ctx, wanted)
-	watches := t.refreshWatches(ctx, wanted)
 	for key, k := range t.running {
-		known := turns
-		if key[0] == 'w' {
-			known = watches
-		}
-		if known && !wanted[key] {
+		if strings.HasPrefix(key, kind) && !listed[key] {
 			k.cancel()
 		}
 	}
+	gone := func(key string) bool {
+		_, ok := listed[key]
+		return strings.HasPrefix(key, kind) && !ok
+	}
+	maps.DeleteFunc(t.started, func(key string, _ time.Time) bool { return gone(key) })
+	maps.DeleteFunc(t.logged, func(key, _ string) bool { return gone(key) })
 }
 
-func (t *tasks) refreshTurns(ctx context.Context, wanted map[string]bool) (known bool) {
+func (t *tasks) refreshTurns(ctx context.Context) (listed map[string]bool) {
 	defer t.s.caught("turns")
 	list, err := t.s.Store.EligibleTurns(ctx)
 	if err != nil {
 		t.problem("turns", err)
-		return false
+		return nil
 	}
+	wanted := map[string]bool{}
 	for _, e := range list {
-		key := "t/" + e.Turn.ID + "/" + e.Dispatch.MessageID
+		key := turnPrefix + e.Turn.ID + "/" + e.Dispatch.MessageID
 		if e.Skip != "" {
+			wanted[key] = false
 			t.problem(key, fault.New(fault.TurnStatusInvalid, "not monitored: %s", e.Skip))
 			continue
 		}
 		wanted[key] = true
-		if t.running[key] == nil {
-			t.start(ctx, key, func(ctx context.Context, k *task) error { return t.follow(ctx, k, e) })
-		}
+		t.start(ctx, key, func(ctx context.Context, k *task) error { return t.follow(ctx, k, e) })
 	}
-	return true
+	return wanted
 }
 
-func (t *tasks) refreshWatches(ctx context.Context, wanted map[string]bool) (known bool) {
+func (t *tasks) refreshWatches(ctx context.Context) (listed map[string]bool) {
 	defer t.s.caught("watches")
 	list, err := t.s.Store.Watches(ctx, store.WatchFilter{ActiveOnly: true})
 	if err != nil {
 		t.problem("watches", err)
-		return false
+		return nil
 	}
+	wanted := map[string]bool{}
 	for _, w := range list {
-		key := "w/" + w.ID
+		key := watchPrefix + w.ID
 		wanted[key] = true
-		if t.running[key] == nil {
-			t.start(ctx, key, func(ctx context.Context, k *task) error {
-				l, err := t.s.Desk.NewLookout(w, t.lease)
-				if err != nil {
-					return err
-				}
-				return t.loop(ctx, k, watchObserver{l})
-			})
-		}
+		t.start(ctx, key, func(ctx context.Context, k *task) error {
+			l, err := t.s.Desk.NewLookout(w, t.lease)
+			if err != nil {
+				return err
+			}
+			return t.loop(ctx, k, watchObserver{l})
+		})
 	}
-	return true
+	return wanted
 }
 
-// start runs one task. One that fails or panics ends alone, rests until the
-// next poll, and is then tried again.
+// start runs one task, if there is none. One that fails or panics ends alone,
+// rests until the next poll, and is then tried again. One that ended well and is
+// wanted all the same waits for restartPause and the next poll, so that a row
+// which contradicts itself cannot make it run in circles.
 func (t *tasks) start(ctx context.Context, key string, run func(context.Context, *task) error) {
+	if t.running[key] != nil || time.Since(t.started[key]) < restartPause {
+		return
+	}
+	t.started[key] = time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	k := &task{key: key, cancel: cancel, looks: make(chan look, 1), ready: make(chan struct{}), done: make(chan struct{})}
 	t.running[key] = k
@@ -187,20 +217,13 @@ func (t *tasks) follow(ctx context.Context, k *task, e store.Eligible) error {
 	if err != nil {
 		return err
 	}
-	held, stop := t.s.Leases.Keep(ctx, lease)
-	defer func() {
-		stop()
-		rctx, cancel := context.WithTimeout(context.Background(), releaseTime)
-		defer cancel()
-		if err := t.s.Store.Release(rctx, lease); err != nil {
-			t.s.Log.Warn("release lease", "lease", lease.Name, "err", err)
+	return t.s.under(ctx, lease, func(held context.Context) error {
+		m, err := t.s.Desk.NewMonitor(e, lease)
+		if err != nil {
+			return err
 		}
-	}()
-	m, err := t.s.Desk.NewMonitor(e, lease)
-	if err != nil {
-		return err
-	}
-	return t.loop(held, k, turnObserver{m})
+		return t.loop(held, k, turnObserver{m})
+	})
 }
 
 // loop observes at each event of the agent's files, at each poll, and when the
