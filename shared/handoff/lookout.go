@@ -3,13 +3,11 @@ package handoff
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/callback"
 	"drawbridge/shared/fault"
-	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
 )
@@ -24,9 +22,13 @@ type Lookout struct {
 	adapter agent.Adapter
 	check   watchCheckpoint
 	screen  string // digest of the last screen
-	idle    int    // consecutive settled idle screens (activity mode)
+	judged  bool   // that screen was read to its end
+	idle    int    // consecutive idle screens (activity mode)
 	asked   string // prompt digest that was told last
 }
+
+// conflictPause is before an observation that met another writer is made again.
+const conflictPause = time.Second
 
 func parseWatchAnchor(b []byte) (watchAnchor, error) {
 	var a watchAnchor
@@ -68,26 +70,30 @@ func (l *Lookout) Dirs() []string {
 // between polls; gone says that the poll looked and the pane was not there.
 func (l *Lookout) Observe(ctx context.Context, screen *terminal.Screen, gone bool) (Observed, error) {
 	w, err := l.desk.Store.Watch(ctx, l.watch.ID)
-	if err != nil || w.Status != store.WatchActive {
-		return Observed{Done: true}, err
+	switch {
+	case fault.Is(err, fault.NotFound), err == nil && w.Status != store.WatchActive:
+		return Observed{Done: true}, nil
+	case err != nil:
+		return Observed{}, err
 	}
 	l.watch = w
-	if l.desk.now().UnixMilli() >= w.DeadlineAt {
-		return l.timeout(ctx)
-	}
 	o, err := l.observe(ctx, screen, gone)
+	if fault.Is(err, fault.Expired) { // while it was observed
+		o, err = l.timeout(ctx)
+	}
 	switch fault.CodeOf(err) {
-	case fault.Expired:
-		return l.timeout(ctx)
 	case fault.LeaseLost, fault.NotFound:
 		return Observed{Done: true}, nil
-	case fault.WatchConflict: // written meanwhile: look again
-		return Observed{Again: time.Millisecond}, nil
+	case fault.WatchConflict: // written meanwhile
+		return Observed{Again: conflictPause}, nil
 	}
 	return o, err
 }
 
 func (l *Lookout) observe(ctx context.Context, screen *terminal.Screen, gone bool) (Observed, error) {
+	if l.desk.now().UnixMilli() >= l.watch.DeadlineAt {
+		return l.timeout(ctx)
+	}
 	var p agent.Progress
 	if l.anchor.Task != nil {
 		var err error
@@ -112,9 +118,13 @@ func (l *Lookout) observe(ctx context.Context, screen *terminal.Screen, gone boo
 		return l.invalidate(ctx, reason, what)
 	}
 	if screen != nil {
-		done, o, err := l.judge(ctx, *screen)
-		if done || err != nil {
-			return o, err
+		ended, err := l.judge(ctx, *screen)
+		switch {
+		case err != nil:
+			return Observed{}, err
+		case ended:
+			return l.settle(ctx, store.WatchCompleted, callback.EventCompleted, digest(l.watch.ID, "idle", hash(screen.Text)), reasonActivity,
+				"the pane became idle; what the agent answered stands there.", agent.Progress{})
 		}
 	}
 	return Observed{}, l.checkpoint(ctx, p, screen)
@@ -131,11 +141,15 @@ func (l *Lookout) read(ctx context.Context) (agent.Progress, error) {
 // not meet is looked at again.
 func (l *Lookout) present(ctx context.Context, screen *terminal.Screen, gone bool) (reason, what string) {
 	at := l.anchor.Place
-	if dead, known := process.Incarnation(at.Process.Inc).Gone(); dead && known {
+	if dead, known := at.Process.Inc.Gone(); dead && known {
 		return reasonProcess, "the agent process ended."
 	}
+	ctx, cancel := probe(ctx)
+	defer cancel()
 	switch {
-	case screen != nil && (screen.Pane.Dead || screen.Pane.PID != at.Pane.PID):
+	case screen != nil && screen.Pane.Dead:
+		return reasonProcess, "the pane's program has ended."
+	case screen != nil && screen.Pane.PID != at.Pane.PID:
 		return reasonIdentity, "the pane no longer holds the watched process."
 	case screen != nil:
 		if proc, err := l.adapter.Find(ctx, at.Pane); err == nil && proc.Inc != at.Process.Inc {
@@ -146,53 +160,54 @@ func (l *Lookout) present(ctx context.Context, screen *terminal.Screen, gone boo
 		case fault.TerminalChanged:
 			return reasonIdentity, "the pane no longer holds the watched process."
 		case fault.TerminalNotFound:
-			return reasonIdentity, "the pane is gone."
+			return reasonProcess, "the pane is gone."
 		}
 	}
 	return "", ""
 }
 
-// judge reads the screen: an approval is told once; in activity mode two
-// settled idle screens after work end the Watch.
-func (l *Lookout) judge(ctx context.Context, screen terminal.Screen) (bool, Observed, error) {
-	if l.anchor.Task != nil && hash(screen.Text) == l.screen {
-		return false, Observed{}, nil // nothing moved since it was read
+// judge reads a screen that was not read yet: an approval is told once. In
+// activity mode it reports whether the watched work has ended: after work, two
+// idle screens in a row that are the same whole screen. A streaming answer looks
+// idle, too, but does not stand still.
+func (l *Lookout) judge(ctx context.Context, screen terminal.Screen) (ended bool, err error) {
+	same := hash(screen.Text) == l.screen
+	if same && l.judged && l.anchor.Task != nil {
+		return false, nil
 	}
+	l.judged = true
 	r := l.adapter.Read(l.anchor.Place.Process.Version, screen)
+	if r.State != agent.Idle {
+		l.idle = 0
+	}
 	switch r.State {
 	case agent.Approval:
-		l.idle = 0
 		if r.Prompt == nil || r.Prompt.Digest == l.asked {
-			return false, Observed{}, nil
+			return false, nil
 		}
 		pctx, cancel := probe(ctx)
 		defer cancel()
 		settled, err := l.desk.Tmux.Settled(pctx, l.Pane(), settleGap, settleTimeout)
-		if err != nil {
-			return false, Observed{}, nil //nolint:nilerr // the next poll looks again
+		if err == nil {
+			r = l.adapter.Read(l.anchor.Place.Process.Version, settled)
 		}
-		if r = l.adapter.Read(l.anchor.Place.Process.Version, settled); r.State != agent.Approval || r.Prompt == nil {
-			return false, Observed{}, nil
+		if err != nil || r.State != agent.Approval || r.Prompt == nil {
+			l.judged = false // the next poll looks again
+			return false, nil
 		}
-		return false, Observed{}, l.tellApproval(ctx, r)
+		err = l.tellApproval(ctx, r)
+		l.judged = err == nil
+		return false, err
 	case agent.Working:
-		l.idle = 0
 		l.check.Busy = true
 	case agent.Idle:
 		if l.anchor.Task != nil || !l.check.Busy {
-			return false, Observed{}, nil
+			return false, nil
 		}
-		// A streaming answer looks idle: the whole screen must stand still.
-		if l.idle++; l.idle < 2 || l.screen != hash(screen.Text) {
-			return false, Observed{Again: settleGap}, nil
-		}
-		o, err := l.settle(ctx, store.WatchCompleted, callback.EventCompleted, digest(l.watch.ID, "idle", hash(screen.Text)), reasonActivity,
-			"the pane became idle; what the agent answered stands there.", agent.Progress{})
-		return true, o, err
-	default:
-		l.idle = 0
+		l.idle++
+		return l.idle >= 2 && same, nil
 	}
-	return false, Observed{}, nil
+	return false, nil
 }
 
 func (l *Lookout) tellApproval(ctx context.Context, r agent.Reading) error {
@@ -253,7 +268,7 @@ func (l *Lookout) finish(ctx context.Context, first agent.Progress) (Observed, e
 		return Observed{}, err
 	}
 	if p.State != first.State || p.Fingerprint != first.Fingerprint {
-		return Observed{Again: secondReading}, nil
+		return Observed{Again: askingPoll}, nil
 	}
 	switch p.State {
 	case agent.Completed:
@@ -292,8 +307,5 @@ func (l *Lookout) settle(ctx context.Context, status, event, evidence, reason, w
 		}
 	}
 	_, err = l.desk.Store.SettleWatch(ctx, l.fence(), end)
-	if fault.Is(err, fault.Expired) && !errors.Is(err, context.Canceled) && status != store.WatchTimedOut {
-		return l.timeout(ctx)
-	}
 	return Observed{Done: err == nil}, err
 }

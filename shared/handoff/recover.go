@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"runtime/debug"
 	"time"
 
 	"drawbridge/shared/agent"
@@ -49,11 +50,12 @@ func (d *Desk) Recover(ctx context.Context, turnID string) Reconciliation {
 		if ctx.Err() != nil {
 			break
 		}
-		if turnID != "" && o.Turn.ID != turnID {
+		// A released Turn needs no proof any more: RepairFences lets its dispatch go.
+		if turnID != "" && o.Turn.ID != turnID || !o.Turn.Blocks() {
 			continue
 		}
 		r.Checked++
-		note(d.recoverDispatch(ctx, o))
+		note(d.isolated(ctx, o))
 	}
 	fences, err := d.Store.RepairFences(ctx)
 	note(fences > 0, err)
@@ -62,12 +64,23 @@ func (d *Desk) Recover(ctx context.Context, turnID string) Reconciliation {
 	return r
 }
 
+// isolated is recoverDispatch, whose panic is a problem of this one row.
+func (d *Desk) isolated(ctx context.Context, o store.OpenDispatch) (changed bool, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			d.Log.Error("panic", "in", "recovery", "message", o.Dispatch.MessageID, "value", v, "stack", string(debug.Stack()))
+			changed, err = false, fault.New(fault.Internal, "recover message %s: see the log", o.Dispatch.MessageID)
+		}
+	}()
+	return d.recoverDispatch(ctx, o)
+}
+
 // recoverDispatch settles one open dispatch whose program no longer works on it.
 func (d *Desk) recoverDispatch(ctx context.Context, o store.OpenDispatch) (changed bool, err error) {
 	x := o.Dispatch
 	switch x.Status {
 	case store.DispatchAccepted:
-		if _, err := agent.ParseAcceptance(x.Acceptance); err == nil {
+		if checkAcceptance(x, x.Acceptance) == nil {
 			return false, nil
 		}
 	case store.DispatchPrepared, store.DispatchTextInjected:
@@ -90,17 +103,19 @@ func (d *Desk) recoverDispatch(ctx context.Context, o store.OpenDispatch) (chang
 		return false, err
 	}
 	x = sub.Dispatch
-	switch {
-	case x.Status == store.DispatchAccepted:
-		why := "the stored proof of acceptance does not recompute"
+	doubt := func(settle func(context.Context, *store.Lease, store.Settlement) (store.Submission, error), why string) (bool, error) {
 		cb, err := stallCallback(sub.Turn, x.MessageID, agent.Kind(x.Agent), why)
 		if err != nil {
 			return false, err
 		}
-		_, err = d.Store.InvalidateAcceptance(held, h.lease, store.Settlement{
+		_, err = settle(held, h.lease, store.Settlement{
 			MessageID: x.MessageID, Status: store.DispatchUncertain, Code: string(fault.SubmissionUncertain), Reason: why, Callback: cb,
 		})
 		return err == nil, err
+	}
+	switch {
+	case x.Status == store.DispatchAccepted:
+		return doubt(d.Store.InvalidateAcceptance, "the stored proof of acceptance does not recompute")
 	case !x.InputMayHaveStarted:
 		if _, err := d.Store.AbortDispatch(held, h.lease, x.MessageID, string(fault.SubmissionAborted)); err != nil {
 			return false, err
@@ -112,15 +127,7 @@ func (d *Desk) recoverDispatch(ctx context.Context, o store.OpenDispatch) (chang
 			return done, err
 		}
 	}
-	why := "a program ended in the middle of the submission: the text may stand in the composer or have been sent"
-	cb, err := stallCallback(sub.Turn, x.MessageID, agent.Kind(x.Agent), why)
-	if err != nil {
-		return false, err
-	}
-	_, err = d.Store.SettleDispatch(held, h.lease, store.Settlement{
-		MessageID: x.MessageID, Status: store.DispatchUncertain, Code: string(fault.SubmissionUncertain), Reason: why, Callback: cb,
-	})
-	return err == nil, err
+	return doubt(d.Store.SettleDispatch, "a program ended in the middle of the submission: the text may stand in the composer or have been sent")
 }
 
 // recoverAcceptance stores acceptance that the anchored files prove.
@@ -131,11 +138,11 @@ func (d *Desk) recoverAcceptance(ctx context.Context, h *hold, sub store.Submiss
 	}
 	anchor, err := parseAnchor(sub.Dispatch.Anchor)
 	if err != nil {
-		return false, err
+		return false, nil //nolint:nilerr // an anchor that cannot be read proves nothing, ever
 	}
 	prep, err := a.Prepare(sub.Turn.RequestText)
 	if err != nil {
-		return false, err
+		return false, nil //nolint:nilerr // likewise
 	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
@@ -154,7 +161,33 @@ func (d *Desk) recoverAcceptance(ctx context.Context, h *hold, sub store.Submiss
 		return false, nil
 	}
 	_, err = d.storeAcceptance(ctx, h.lease, sub.Dispatch.MessageID, acc)
+	if code := fault.CodeOf(err); code == fault.SubmissionUnfenced || code == fault.SubmissionUncertain {
+		return false, nil // proof that settles nothing: uncertain
+	}
 	return err == nil, err
+}
+
+// ClearRecords empties the lock-file records of this Store whose submission is
+// resolved and whose writer died before it could do that: until then another
+// Store of this user may not type there (core §3.2, §13 row 13).
+func (d *Desk) ClearRecords(ctx context.Context) error {
+	records, err := terminal.Records(d.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	for _, rec := range records {
+		if rec.StoreID != d.Store.ID() || rec.Kind != "dispatch" {
+			continue
+		}
+		x, err := d.Store.Dispatch(ctx, rec.RefID)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		if err == nil && x.ResolvedAt != 0 {
+			d.clearRecord(ctx, x.TerminalKey)
+		}
+	}
+	return nil
 }
 
 // clearRecord empties the pane's lock-file record once its fence is gone, so

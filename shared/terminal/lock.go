@@ -100,6 +100,29 @@ func Lock(ctx context.Context, runtimeDir, key string, wait time.Duration) (*Loc
 	}
 }
 
+// Records reads the records of all terminals without taking a lock. They are a
+// hint for a cleaner, who takes the lock and reads again; what is being written or
+// is torn is left out. A directory that is not there yet holds none.
+func Records(runtimeDir string) ([]Record, error) {
+	names, err := filepath.Glob(filepath.Join(runtimeDir, lockDir, "*.lock"))
+	if err != nil {
+		return nil, fmt.Errorf("listing terminal locks: %w", err)
+	}
+	var all []Record
+	for _, name := range names {
+		file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		rec, torn := (&Locked{file: file}).Record()
+		file.Close()
+		if !torn && rec != (Record{}) {
+			all = append(all, rec)
+		}
+	}
+	return all, nil
+}
+
 // Record reads the file. Empty gives the zero Record and false. torn is true
 // where something stands there that is not one whole record: the writer died in
 // the middle of Write, or the file cannot be read.
