@@ -55,7 +55,7 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 		problems = append(problems, fault.CleanLine(err.Error()))
 	}
 
-	g, gctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, s := range found {
 		g.Go(func() error {
@@ -63,18 +63,17 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 			if one, ok := screens[s.pane.Key()]; ok {
 				screen = &one
 			}
-			d.judge(gctx, s, screen)
+			s.read(screen)
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, nil, err
-	}
+	_ = g.Wait() // the functions return nil
 	sort.Slice(found, func(i, j int) bool { return found[i].id() < found[j].id() })
 	return found, problems, ctx.Err()
 }
 
-// find gives the panes that hold exactly one agent.
+// find gives the panes that hold exactly one agent, with what its own files say:
+// all of it reads /proc and files, while the server captures the screens.
 func (d *Desk) find(ctx context.Context, panes []terminal.Pane) []*sighting {
 	var (
 		mu  sync.Mutex
@@ -89,6 +88,7 @@ func (d *Desk) find(ctx context.Context, panes []terminal.Pane) []*sighting {
 		g.Go(func() error {
 			s, err := d.findIn(gctx, p)
 			if err == nil {
+				s.identify(gctx)
 				mu.Lock()
 				out = append(out, s)
 				mu.Unlock()
@@ -118,13 +118,23 @@ func (d *Desk) findIn(ctx context.Context, p terminal.Pane) (*sighting, error) {
 // judge adds what the screen, if there is one of this very pane and process,
 // and the agent's own files say.
 func (d *Desk) judge(ctx context.Context, s *sighting, screen *terminal.Screen) {
-	if screen != nil && screen.Pane.PID == s.pane.PID {
-		s.seen = true
-		s.pane.Dead, s.pane.InMode = screen.Pane.Dead, screen.Pane.InMode
-		s.reading = s.adapter.Read(s.proc.Version, *screen)
-	} else {
+	s.read(screen)
+	s.identify(ctx)
+}
+
+// read adds what the screen says.
+func (s *sighting) read(screen *terminal.Screen) {
+	if screen == nil || screen.Pane.PID != s.pane.PID {
 		s.reading.State = agent.Unknown
+		return
 	}
+	s.seen = true
+	s.pane.Dead, s.pane.InMode = screen.Pane.Dead, screen.Pane.InMode
+	s.reading = s.adapter.Read(s.proc.Version, *screen)
+}
+
+// identify adds what the agent's own files say.
+func (s *sighting) identify(ctx context.Context) {
 	id, err := s.adapter.Identify(ctx, s.proc)
 	if err != nil {
 		id = agent.Identity{State: agent.Unavailable, Activity: agent.ActivityUnknown, Reason: fault.CleanLine(err.Error())}

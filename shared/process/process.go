@@ -16,12 +16,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of what is read from /proc.
@@ -30,6 +32,8 @@ const (
 	maxArguments   = 4 << 20 // twice what the kernel allows for argv by default
 	maxDescriptors = 1 << 16
 	maxTree        = 1 << 16
+	maxTarget      = 4 << 10 // of a link; the kernel gives no more than a page
+	firstRead      = 2 << 10
 )
 
 // Info is one line of /proc/PID/stat.
@@ -109,20 +113,37 @@ func parseStat(data []byte) (Info, error) {
 // It is a picture taken while the world moves: a process forked during the walk
 // may be missing, so a caller that ends a tree walks again until nothing is left.
 func Descendants(pid int) ([]Info, error) {
-	if _, err := Stat(pid); err != nil {
-		return nil, err
+	var out []Info
+	err := Walk(pid, func(info Info) bool {
+		if info.PID != pid {
+			out = append(out, info)
+		}
+		return true
+	})
+	return out, err
+}
+
+// Walk visits pid and its living descendants, parents before children, but
+// nothing below a process for which visit says false: an agent with many threads
+// is expensive to look below.
+func Walk(pid int, visit func(Info) (descend bool)) error {
+	root, err := Stat(pid)
+	if err != nil {
+		return err
+	}
+	if !visit(root) {
+		return nil
 	}
 	children := taskChildren
-	if _, err := readProc(os.Getpid(), fmt.Sprintf("task/%d/children", os.Getpid()), maxStat); err != nil {
-		table, err := allChildren() // kernel without CONFIG_PROC_CHILDREN
+	if !childrenFiles() {
+		table, err := allChildren()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		children = func(pid int) []int { return table[pid] }
 	}
-	var out []Info
 	seen := map[int]bool{pid: true}
-	for queue := []int{pid}; len(queue) > 0 && len(out) < maxTree; queue = queue[1:] {
+	for queue := []int{pid}; len(queue) > 0 && len(seen) <= maxTree; queue = queue[1:] {
 		for _, child := range children(queue[0]) {
 			if seen[child] {
 				continue
@@ -132,12 +153,20 @@ func Descendants(pid int) ([]Info, error) {
 			if err != nil {
 				continue // ended since
 			}
-			out = append(out, info)
-			queue = append(queue, child)
+			if visit(info) {
+				queue = append(queue, child)
+			}
 		}
 	}
-	return out, nil
+	return nil
 }
+
+// childrenFiles reports whether the kernel has CONFIG_PROC_CHILDREN.
+var childrenFiles = sync.OnceValue(func() bool {
+	self := os.Getpid()
+	_, err := readProc(self, fmt.Sprintf("task/%d/children", self), maxStat)
+	return err == nil
+})
 
 // taskChildren reads the children of every thread of pid.
 func taskChildren(pid int) []int {
@@ -147,7 +176,7 @@ func taskChildren(pid int) []int {
 	}
 	var out []int
 	for _, task := range tasks {
-		data, err := readProc(pid, filepath.Join("task", task.Name(), "children"), maxArguments)
+		data, err := readProc(pid, "task/"+task.Name()+"/children", maxArguments)
 		if err != nil {
 			continue
 		}
@@ -274,16 +303,18 @@ func Descriptors(pid int) ([]Descriptor, error) {
 		return nil, fmt.Errorf("list descriptors of process %d: %w", pid, err)
 	}
 	out := make([]Descriptor, 0, len(names))
+	at := int(dir.Fd())
+	target := make([]byte, maxTarget)
 	for _, name := range names {
 		fd, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		target, err := os.Readlink(filepath.Join(procPath(pid, "fd"), name))
+		n, err := unix.Readlinkat(at, name, target)
 		if err != nil {
 			continue // closed since
 		}
-		out = append(out, Descriptor{fd, target})
+		out = append(out, Descriptor{fd, string(target[:n])})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].FD < out[j].FD })
 	return out, nil
@@ -297,18 +328,43 @@ func splitNUL(data []byte) []string {
 }
 
 func procPath(pid int, name string) string {
-	return filepath.Join("/proc", strconv.Itoa(pid), name)
+	return "/proc/" + strconv.Itoa(pid) + "/" + name
 }
 
-// readProc reads at most limit bytes of a file of /proc/PID.
-func readProc(pid int, name string, limit int64) ([]byte, error) {
+// readProc reads at most limit bytes of a file of /proc/PID. It asks the kernel
+// itself: package os would register each file with the poller and read it in small
+// steps, which doubles the system calls of a look at many processes.
+func readProc(pid int, name string, limit int) ([]byte, error) {
 	if pid <= 0 {
 		return nil, os.ErrNotExist
 	}
-	f, err := os.Open(procPath(pid, name))
+	path := procPath(pid, name)
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limit))
+	defer unix.Close(fd)
+	buf := make([]byte, min(limit, firstRead))
+	for at := 0; ; {
+		n, err := retry(func() (int, error) { return unix.Read(fd, buf[at:]) })
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if at += n; n == 0 || at == limit {
+			return buf[:at], nil
+		}
+		if at == len(buf) {
+			buf = append(buf, make([]byte, min(len(buf), limit-len(buf)))...)
+		}
+	}
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
 }
