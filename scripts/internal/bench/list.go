@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 )
 
@@ -9,10 +10,22 @@ import (
 const listRounds = 25
 
 // list compares the tool with two bare tmux clients that list and capture the
-// same panes. Panes are added between the sizes; where another figure has made
-// them before, the sizes below do not exist any more and are left out.
-func list(ctx context.Context, s *stand) ([]Figure, error) {
-	var out []Figure
+// same panes. The answer is taken whole and not decoded, as the baseline's output
+// is. Panes are added between the sizes; where another figure has made them
+// before, the smaller sizes do not exist any more and are left out.
+func list(ctx context.Context, s *stand) (out []Figure, err error) {
+	if err := s.grow(ctx, 1); err != nil { // answered by the stand's own Host
+		return nil, err
+	}
+	cmd, err := s.bridge("list")
+	if err != nil {
+		return nil, err
+	}
+	srv, err := s.spawn(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = srv.end(err) }()
 	for _, size := range []int{1, 10, manyPanes} {
 		if len(s.panes) > size {
 			continue
@@ -20,10 +33,10 @@ func list(ctx context.Context, s *stand) ([]Figure, error) {
 		if err := s.grow(ctx, size); err != nil {
 			return nil, err
 		}
+		want := fmt.Sprintf(`"terminal_count":%d,`, size)
 		ours, base, err := alternate(listRounds, 3,
 			func() error {
-				var body struct{}
-				return s.call(ctx, "list", nil, &body)
+				return srv.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"agent_knock_knock_list","arguments":{}}}`+"\n", want)
 			},
 			func() error {
 				_, err := s.bareLook(ctx)

@@ -186,7 +186,9 @@ type refusal struct {
 	Again  bool   `json:"safe_to_retry"`
 }
 
-func (r *refusal) Error() string { return "call " + r.tool + ": refused with " + r.Code + ": " + r.Reason }
+func (r *refusal) Error() string {
+	return "call " + r.tool + ": refused with " + r.Code + ": " + r.Reason
+}
 
 // newWord makes a new first word of a request.
 func (s *stand) newWord() string {

@@ -28,10 +28,7 @@ const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"pro
 func start(_ context.Context, s *stand) ([]Figure, error) {
 	var ours, base samples
 	for i := -1; i < startRounds; i++ { // the first makes the Store
-		bridge, err := demohost.Command(demohost.Options{
-			Bridge: filepath.Join(s.opts.Bin, "bridge"), Inbox: s.opts.Stamp, Dir: s.below("start", "host"), Session: "bench-start",
-			Home: s.rig.Home(), StoreDir: s.below("start", "store"), RuntimeDir: s.below("start", "run"), TmuxSockets: []string{s.rig.Socket},
-		})
+		bridge, err := s.bridge("start")
 		if err != nil {
 			return nil, err
 		}
@@ -54,10 +51,19 @@ func start(_ context.Context, s *stand) ([]Figure, error) {
 	return []Figure{newFigure("start", "ms", startRounds, ours.median(), base.median()).oursMost(startMost)}, nil
 }
 
-// A server is one MCP server that has answered initialize.
+// bridge gives the command of a bridge with a Store of its own.
+func (s *stand) bridge(name string) (*exec.Cmd, error) {
+	return demohost.Command(demohost.Options{
+		Bridge: filepath.Join(s.opts.Bin, "bridge"), Inbox: s.opts.Stamp, Dir: s.below(name, "host"), Session: "bench-" + name,
+		Home: s.rig.Home(), StoreDir: s.below(name, "store"), RuntimeDir: s.below(name, "run"), TmuxSockets: []string{s.rig.Socket},
+	})
+}
+
+// A server is one MCP server that has answered initialize, spoken to by hand.
 type server struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
+	out   *bufio.Reader
 	took  float64 // milliseconds from the start of the process to the answer
 }
 
@@ -76,19 +82,28 @@ func (s *stand) spawn(cmd *exec.Cmd) (*server, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
-	srv := &server{cmd: cmd, stdin: stdin}
-	if _, err := io.WriteString(stdin, initialize); err != nil {
-		return nil, srv.end(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	srv := &server{cmd: cmd, stdin: stdin, out: bufio.NewReaderSize(stdout, 1<<20)}
+	err = srv.ask(initialize, `"serverInfo"`)
 	srv.took = milliseconds(time.Since(begin))
-	if err == nil && !strings.Contains(line, `"serverInfo"`) {
-		err = fmt.Errorf("initialize was answered with %.200s", line)
+	if err == nil {
+		_, err = io.WriteString(stdin, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
 	}
 	if err != nil {
 		return nil, srv.end(err)
 	}
 	return srv, nil
+}
+
+// ask sends one line and waits for the whole of the answer, which must hold want.
+func (srv *server) ask(line, want string) error {
+	if _, err := io.WriteString(srv.stdin, line); err != nil {
+		return err
+	}
+	answer, err := srv.out.ReadString('\n')
+	if err == nil && !strings.Contains(answer, want) {
+		err = fmt.Errorf("asked %.60s, it answered %.200s", line, answer)
+	}
+	return err
 }
 
 // end closes stdin, waits for the server and for what it started, and gives err
