@@ -1,5 +1,5 @@
 // Command house checks the rules that no compiler knows (package house), and
-// with -write writes the generated page docs/errors.md.
+// with -write writes the generated pages docs/errors.md and docs/proofs.md.
 package main
 
 import (
@@ -7,14 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"drawbridge/scripts/internal/house"
 	"drawbridge/scripts/internal/rig"
 )
 
 func main() {
-	write := flag.Bool("write", false, "write "+house.ErrorsPage)
+	write := flag.Bool("write", false, "write "+house.ErrorsPage+" and "+house.ProofsPage)
 	flag.Parse()
 	if err := run(*write); err != nil {
 		fmt.Fprintf(os.Stderr, "house: error: %v\n", err)
@@ -28,7 +27,7 @@ func run(write bool) error {
 		return err
 	}
 	if write {
-		return os.WriteFile(filepath.Join(root, house.ErrorsPage), house.Errors(), 0o644)
+		return house.Write(context.Background(), root)
 	}
 	findings, err := house.Check(context.Background(), root)
 	if err != nil {

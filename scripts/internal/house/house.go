@@ -33,6 +33,24 @@ type Finding struct {
 
 func (f Finding) String() string { return f.Place + ": " + f.Rule }
 
+// Write writes the generated pages.
+func Write(ctx context.Context, root string) error {
+	files, err := tracked(ctx, root)
+	if err != nil {
+		return err
+	}
+	proofs, _, err := Proofs(root, files)
+	if err != nil {
+		return err
+	}
+	for name, page := range map[string][]byte{ErrorsPage: Errors(), ProofsPage: proofs} {
+		if err := os.WriteFile(filepath.Join(root, name), page, 0o644); err != nil {
+			return fmt.Errorf("write a page: %w", err)
+		}
+	}
+	return nil
+}
+
 // Check runs every rule on the repository at root.
 func Check(ctx context.Context, root string) ([]Finding, error) {
 	var findings []Finding
@@ -57,6 +75,18 @@ func Check(ctx context.Context, root string) ([]Finding, error) {
 	}
 	if !bytes.Equal(current, Errors()) {
 		findings = append(findings, Finding{ErrorsPage, "differs from shared/fault; write it with: go run ./scripts/cmd/house -write"})
+	}
+	page, found, err := Proofs(root, files)
+	if err != nil {
+		return nil, err
+	}
+	findings = append(findings, found...)
+	current, err = os.ReadFile(filepath.Join(root, ProofsPage))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read the page of proofs: %w", err)
+	}
+	if !bytes.Equal(current, page) {
+		findings = append(findings, Finding{ProofsPage, "differs from the tags of the tests; write it with: go run ./scripts/cmd/house -write"})
 	}
 	found, err = versions(ctx, root)
 	if err != nil {

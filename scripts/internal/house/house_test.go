@@ -137,6 +137,61 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+func TestProofs(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const text = `package x_test
+
+// A says it. Pro` + `ves core 19.4, 19.5 and 19.6, and
+// tools 11.1.
+func TestA(t *testing.T) {
+	t.Run("b", nil) // Pro` + `ves host-profile 15.38
+}
+
+// Pro` + `ves core 19.4 again, and core §13 row 7.
+func FuzzB(f *testing.F) {}
+
+// Pro` + `ves core 59.
+func TestC(t *testing.T) {}
+
+// Pro` + `ves core 19.64.
+func TestD(t *testing.T) {}
+
+// Pro` + `ves core 19.7.
+func helper() {}
+`
+	if err := os.WriteFile(filepath.Join(root, "x", "a_test.go"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	page, found, err := house.Proofs(root, []string{"x/a_test.go", "x/a.go", "x/gone_test.go"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| 19.4 ★ | x `FuzzB`, `TestA` |  |\n", "| 19.6 ★ | x `TestA` |  |\n", "| 11.1 ★ | x `TestA` |  |\n", "| 15.38 | x `TestA` |  |\n",
+		"| 19.53 ★ |  | `approve` |\n",
+	} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	said := strings.Join(say(found), "\n")
+	for _, want := range []string{
+		"x/a_test.go:12: ", "x/a_test.go:18: ", "x: TestD proves core 19.64, which is no line of a specification", "docs/proofs.md: no test proves core 19.7",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no finding %q", want)
+		}
+	}
+	for _, unwanted := range []string{"proves core 19.4", "proves core 19.53", "a_test.go:9"} {
+		if strings.Contains(said, unwanted+"\n") || strings.Contains(said, unwanted+": ") {
+			t.Errorf("a finding %q", unwanted)
+		}
+	}
+}
+
 func say(findings []house.Finding) []string {
 	var out []string
 	for _, f := range findings {

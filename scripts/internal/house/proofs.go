@@ -1,0 +1,184 @@
+package house
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ProofsPage is the page of what proves what, relative to the root.
+const ProofsPage = "docs/proofs.md"
+
+// A chapter is the list of lines of one specification that need a proof.
+type chapter struct {
+	spec    string
+	section int
+	last    int
+	first   []int          // the first set (★): no release without a test
+	needs   map[int]string // what a line, or the rest of it, waits for
+}
+
+var chapters = []chapter{
+	{
+		"core", 19, 63,
+		[]int{3, 4, 5, 6, 11, 14, 15, 16, 17, 21, 23, 24, 26, 27, 31, 32, 38, 39, 40, 42, 43, 44, 46, 50, 53, 56, 57, 58, 59, 60},
+		map[int]string{
+			50: "`new_thread`, `resume_thread`", 51: "`resume_thread`", 52: "`resume_thread`", 53: "`approve`",
+			54: "`approve` (the digest of the prompt is proven)", 55: "`approve` (the notification is proven)",
+			56: "automatic approval", 57: "`respond_interaction`",
+		},
+	},
+	{
+		"tools", 11, 40,
+		[]int{1, 2, 5, 6, 8, 10, 11, 12, 13, 15, 18, 21, 24, 25, 27, 30, 33, 36, 39},
+		map[int]string{
+			13: "`respond`, `identify_and_send` for their part", 18: "`reconcile_binding` for its part",
+			21: "`native_inspect`", 22: "`identify_foreground`", 23: "`identify_and_send`",
+			24: "`approve`", 25: "`approve`", 26: "`approve` (the Store's offers are proven: core 19.58)", 27: "`approve`", 28: "`approve`",
+			29: "`respond_interaction`", 30: "`respond_interaction`", 35: "`new_thread`", 36: "`resume_thread`", 37: "`resume_thread`",
+			38: "`reconcile_binding`", 40: "`approve`; nothing mints an offer before it",
+		},
+	},
+	{
+		"host-profile", 15, 38,
+		[]int{1, 3, 4, 5, 6, 11, 13, 15, 16, 19, 24, 25, 26, 27, 28, 30, 31, 33, 34},
+		nil,
+	},
+}
+
+// A proof is one test that says it proves a line.
+type proof struct{ dir, test string }
+
+var (
+	tag    = regexp.MustCompile(`\b(core|tools|host-profile) (\d+\.\d+(?:(?:,|,? and) \d+\.\d+)*)`)
+	number = regexp.MustCompile(`\d+\.\d+`)
+	broken = regexp.MustCompile(`\b(?:core|tools|host-profile) \d+(?:[^.\d]|\.\D|$)`)
+)
+
+// Proofs collects which test says that it proves which line, renders the page,
+// and finds lines without one.
+func Proofs(root string, files []string) (page []byte, findings []Finding, err error) {
+	proofs := map[string][]proof{}
+	for _, name := range files {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if os.IsNotExist(err) {
+			continue // deleted, not yet committed
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		if !bytes.Contains(data, []byte("Proves ")) {
+			continue
+		}
+		found, err := read(name, data, proofs)
+		if err != nil {
+			return nil, nil, err
+		}
+		findings = append(findings, found...)
+	}
+	var b bytes.Buffer
+	b.WriteString(`# What proves what
+
+<!-- Written by scripts/cmd/house from the comments of the tests; tag a test with "Proves core 19.4" instead. -->
+
+The specifications end with numbered lines that a test must prove. This page says which test does: the
+number, the tests by folder, and what a line, or the rest of it, waits for. ★ marks the first set. The
+journeys in ` + "`scripts/e2e`" + ` use real agents.
+`)
+	for _, c := range chapters {
+		fmt.Fprintf(&b, "\n## %s §%d\n\n| Line | Proven by | Needs |\n| --- | --- | --- |\n", c.spec, c.section)
+		for n := 1; n <= c.last; n++ {
+			id := fmt.Sprintf("%s %d.%d", c.spec, c.section, n)
+			if len(proofs[id]) == 0 && c.needs[n] == "" {
+				findings = append(findings, Finding{ProofsPage, "no test proves " + id})
+			}
+			star := ""
+			if slices.Contains(c.first, n) {
+				star = " ★"
+			}
+			fmt.Fprintf(&b, "| %d.%d%s | %s | %s |\n", c.section, n, star, cell(proofs[id]), c.needs[n])
+			delete(proofs, id)
+		}
+	}
+	for id, all := range proofs {
+		findings = append(findings, Finding{all[0].dir, all[0].test + " proves " + id + ", which is no line of a specification"})
+	}
+	return b.Bytes(), findings, nil
+}
+
+// read adds the tags of one file to proofs.
+func read(name string, data []byte, proofs map[string][]proof) ([]Finding, error) {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, name, data, parser.ParseComments)
+	if err != nil {
+		return nil, fmt.Errorf("read the tags: %w", err)
+	}
+	var findings []Finding
+	for _, group := range file.Comments {
+		_, claim, ok := strings.Cut(strings.Join(strings.Fields(group.Text()), " "), "Proves ")
+		if !ok {
+			continue
+		}
+		test := testAt(file, group.Pos())
+		matches := tag.FindAllStringSubmatch(claim, -1)
+		if broken.MatchString(claim) || len(matches) > 0 && test == "" {
+			place := fmt.Sprintf("%s:%d", name, fset.Position(group.Pos()).Line)
+			findings = append(findings, Finding{place, `"Proves" without the number of a line, as in "core 19.4", or outside a test`})
+			continue
+		}
+		p := proof{filepath.ToSlash(filepath.Dir(name)), test}
+		for _, m := range matches {
+			for _, n := range number.FindAllString(m[2], -1) {
+				if id := m[1] + " " + n; !slices.Contains(proofs[id], p) {
+					proofs[id] = append(proofs[id], p)
+				}
+			}
+		}
+	}
+	return findings, nil
+}
+
+// testAt names the test that a comment documents or stands in.
+func testAt(file *ast.File, at token.Pos) string {
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Recv != nil || !(strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+			continue
+		}
+		begin := f.Pos()
+		if f.Doc != nil {
+			begin = f.Doc.Pos()
+		}
+		if begin <= at && at <= f.End() {
+			return f.Name.Name
+		}
+	}
+	return ""
+}
+
+// cell renders the tests of a line, folder by folder.
+func cell(all []proof) string {
+	slices.SortFunc(all, func(a, b proof) int {
+		return strings.Compare(a.dir+strconv.Quote(a.test), b.dir+strconv.Quote(b.test))
+	})
+	var out []string
+	for i, p := range all {
+		if i > 0 && all[i-1].dir == p.dir {
+			out[len(out)-1] += ", `" + p.test + "`"
+			continue
+		}
+		out = append(out, p.dir+" `"+p.test+"`")
+	}
+	return strings.Join(out, "; ")
+}
