@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 
+	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 )
 
@@ -22,13 +23,13 @@ func (d *Desk) turnActions(ctx context.Context, t store.Turn) (Actions, error) {
 	if err != nil {
 		return nil, err
 	}
-	return actionsOf(t, x, rows), nil
+	return d.actionsOf(t, x, rows), nil
 }
 
 // actionsOf says what may be done with a Turn now, from its current dispatch (the
 // zero value where it has none) and its callbacks. It is a snapshot: every tool
 // checks again.
-func actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callback) Actions {
+func (d *Desk) actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callback) Actions {
 	acts := Actions{"status": turnAction("status", t)}
 	uncertain := x.Status == store.DispatchUncertain || x.Status == store.DispatchNotAccepted
 	switch t.Status {
@@ -37,12 +38,13 @@ func actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callback) Actio
 		a.RequiresUserIntent = true
 		acts["cancel"] = a
 	case store.TurnStalled:
-		if !uncertain {
-			acts["renew"] = turnAction("renew", t)
-		} else if x.ErrorCode != "submission_unfenced" {
+		switch {
+		case uncertain && x.ErrorCode != string(fault.SubmissionUnfenced):
 			a := turnAction("send", t)
 			a.RequiresUserIntent = true
 			acts["retry_submission"] = a
+		case !uncertain && d.now().UnixMilli() < t.HardDeadlineAt:
+			acts["renew"] = turnAction("renew", t)
 		}
 	}
 	if t.Status != store.TurnClosed {

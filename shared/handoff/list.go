@@ -40,6 +40,9 @@ type ScanState struct {
 	Settled bool     `json:"screen_settled"` // false: one capture, not two equal ones
 }
 
+// maxListed bounds the Turns and Watches that list shows beside the panes.
+const maxListed = 200
+
 // TurnView is a Turn outside any row.
 type TurnView struct {
 	TurnSummary
@@ -98,9 +101,6 @@ func matches(r Row, status string) bool {
 	if status == "" || status == r.ActivityState || status == r.ScreenState || status == r.Management {
 		return true
 	}
-	if status == "waiting_for_openclaw" { // alias of the reference
-		status = store.TurnWaitingForController
-	}
 	return r.Managed != nil && r.Managed.CurrentTurn != nil && r.Managed.CurrentTurn.Status == status
 }
 
@@ -152,7 +152,8 @@ func (d *Desk) row(ctx context.Context, s *sighting, v *view, debug bool) (Row, 
 		if err != nil {
 			return Row{}, err
 		}
-		if t.ID == owner.ID && t.Status != store.TurnStalled {
+		// A Turn of a process that was here before is in the way like a stalled one.
+		if r.Managed != nil && r.Managed.CurrentTurn != nil && t.ID == owner.ID && t.Status != store.TurnStalled {
 			r.Actions.merge(acts)
 			continue
 		}
@@ -217,7 +218,7 @@ func (d *Desk) managed(ctx context.Context, b store.Bound) (*Managed, error) {
 func (d *Desk) unavailable(ctx context.Context, v *view, seen map[string]bool, in ListInput) ([]TurnView, error) {
 	turns := v.turns
 	if in.All {
-		all, err := d.Store.Turns(ctx, store.TurnFilter{Limit: 200})
+		all, err := d.Store.Turns(ctx, store.TurnFilter{Limit: maxListed})
 		if err != nil {
 			return nil, err
 		}
@@ -236,10 +237,24 @@ func (d *Desk) unavailable(ctx context.Context, v *view, seen map[string]bool, i
 		if err != nil {
 			return nil, err
 		}
+		if gone, known := processGone(b); gone && known {
+			for _, needsPane := range []string{"cancel", "renew", "retry_submission"} {
+				delete(acts, needsPane)
+			}
+		}
 		out = append(out, TurnView{TurnSummary: summary(t), Agent: t.Agent, Terminal: b.TerminalID, Actions: acts})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].TurnID < out[j].TurnID })
 	return out, nil
+}
+
+// processGone reports whether a binding's process is proven to have ended.
+func processGone(b store.Binding) (gone, known bool) {
+	at, err := parsePlace(b.Endpoint)
+	if err != nil {
+		return false, false
+	}
+	return at.Process.Inc.Gone()
 }
 
 func summary(t store.Turn) TurnSummary {

@@ -111,7 +111,15 @@ func TestMonitor_AgentDies(t *testing.T) {
 	}
 	found := false
 	for _, u := range w.list().Unavailable {
-		found = found || u.TurnID == r.TurnID
+		if u.TurnID != r.TurnID {
+			continue
+		}
+		found = true
+		_, renew := u.Actions["renew"]
+		_, end := u.Actions["close"]
+		if renew || !end {
+			t.Errorf("actions of a Turn whose process ended: %v", u.Actions)
+		}
 	}
 	if !found {
 		t.Error("the Turn is not among those without a pane")
@@ -168,6 +176,13 @@ func TestMonitor_Lifetimes(t *testing.T) {
 	}
 	if _, err := w.desk.Renew(context.Background(), handoff.Call{}, handoff.RenewInput{TurnID: r.TurnID}); err == nil {
 		t.Error("renew past the hard lifetime was allowed")
+	}
+	st, err := w.desk.Status(context.Background(), handoff.StatusInput{TurnID: r.TurnID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if acts := st.Body.(handoff.TurnStatus).Actions; acts["renew"].Tool != "" || acts["close"].Tool == "" {
+		t.Errorf("actions past the hard lifetime: %v", acts)
 	}
 }
 

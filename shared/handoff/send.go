@@ -7,7 +7,6 @@ import (
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
-	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 )
 
@@ -258,11 +257,7 @@ func (d *Desk) dead(ctx context.Context, s *sighting, thread string) ([]string, 
 		if !mine {
 			continue
 		}
-		at, err := parsePlace(b.Binding.Endpoint)
-		if err != nil {
-			continue
-		}
-		if gone, known := process.Incarnation(at.Process.Inc).Gone(); gone && known {
+		if gone, known := processGone(b.Binding); gone && known {
 			out = append(out, b.Binding.ID)
 		}
 	}

@@ -154,7 +154,7 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 		res.Confidence = "provisional"
 	}
 	res.About = about(t, res.Terminal)
-	res.Actions = actionsOf(t, x, callbacks)
+	res.Actions = d.actionsOf(t, x, callbacks)
 	return Outcome{Body: res}, nil
 }
 

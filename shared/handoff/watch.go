@@ -256,7 +256,7 @@ func (d *Desk) viewWatch(ctx context.Context, w store.Watch) (WatchView, error) 
 }
 
 func (d *Desk) listWatches(ctx context.Context, all bool) ([]WatchView, error) {
-	rows, err := d.Store.Watches(ctx, store.WatchFilter{ActiveOnly: !all, Limit: 200})
+	rows, err := d.Store.Watches(ctx, store.WatchFilter{ActiveOnly: !all, Limit: maxListed})
 	if err != nil {
 		return nil, err
 	}
