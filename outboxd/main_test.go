@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs testdata/script, each in a home of its own.
+// TestScripts runs testdata/script, each in a home of its own. Proves
+// host-profile 15.33 and 15.36 for outboxd, by start.txt and serve.txt.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  filepath.Join("testdata", "script"),

@@ -347,6 +347,17 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("a log holds %s", secret)
 		}
 	}
+	for _, name := range []string{"store.db", "store.db-wal"} { // the route of a row names the session, and nothing else may stand there
+		data, err := os.ReadFile(filepath.Join(w.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"CANARY-token", h.Dir, "fake-host"} {
+			if bytes.Contains(data, []byte(secret)) {
+				t.Errorf("%s holds %s", name, secret)
+			}
+		}
+	}
 }
 
 // The delivering process starts a callback within milliseconds of the commit.

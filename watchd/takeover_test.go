@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,8 +83,8 @@ func (d *daemon) followed(n int, within time.Duration) {
 // first is killed all of them move, and each end is told once, that which was
 // written while nobody looked too.
 //
-// Proves core 19.21 with processes, and core 19.62 for watchd: no other program
-// is there.
+// Proves core 19.21 with processes, core 19.62 for watchd, for no other program is
+// there, and host-profile 15.36: it needs no Profile.
 func TestServe_Takeover(t *testing.T) {
 	w := newWorld(t)
 	panes := []*pane{w.working(), w.working(), w.working(), w.working()}
@@ -128,5 +129,20 @@ func TestServe_Takeover(t *testing.T) {
 	}
 	if own, others, sweeps := second.holds(); own != 0 || others != 0 || sweeps {
 		t.Errorf("leases left: %d own, %d others, sweeps: %v", own, others, sweeps)
+	}
+}
+
+// Proves host-profile 15.36 for watchd: a relay that is only partly set stops the
+// start before anything is opened.
+func TestServe_BrokenRelay(t *testing.T) {
+	t.Setenv("AKK_HOST_PROFILE_SOURCE", "file")
+	root := filepath.Join(private(t), "store")
+	var out, log bytes.Buffer
+	code := run(t.Context(), []string{"serve", "-store-dir", root, "-runtime-dir", private(t)}, strings.NewReader(""), &out, &log)
+	if code != 2 || out.Len() != 0 || !strings.Contains(log.String(), "is not set") {
+		t.Errorf("status %d, %q, %q", code, out.String(), log.String())
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("a Store was made: %v", err)
 	}
 }

@@ -120,7 +120,8 @@ func TestWatch_ApprovalSurvivesRestart(t *testing.T) {
 	}
 }
 
-// Proves tools 11.18 for what looks after a Turn: nothing is typed by status,
+// Proves tools 11.18 for what looks after a Turn, and core 19.61 for retry_callback
+// where no outboxd delivers: nothing is typed by status,
 // renew, retry_callback, close and list.
 func TestTurn_TypesNothing(t *testing.T) {
 	w := newWorld(t)

@@ -91,8 +91,8 @@ func (w *world) fill() {
 	must(db.Release(ctx, term))
 }
 
-// Proves tools 11.6 with the program: every tool, on a Store full of canaries,
-// says none of them, and neither does the log.
+// Proves tools 11.6 and host-profile 15.37 with the program: every tool, on a
+// Store full of canaries, says none of them, and neither does the log.
 func TestServe_NoCanary(t *testing.T) {
 	w := newWorld(t)
 	w.fill()

@@ -60,7 +60,7 @@ type proof struct{ dir, test string }
 var (
 	tag    = regexp.MustCompile(`\b(core|tools|host-profile) (\d+\.\d+(?:(?:,|,? and) \d+\.\d+)*)`)
 	number = regexp.MustCompile(`\d+\.\d+`)
-	broken = regexp.MustCompile(`\b(?:core|tools|host-profile) \d+(?:[^.\d]|\.\D|$)`)
+	broken = regexp.MustCompile(`\b(?:core|tools|host-profile) \d+(?:[^.\d]|\.(?:\D|$)|$)`)
 )
 
 // Proofs collects which test says that it proves which line, renders the page,

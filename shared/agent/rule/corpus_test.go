@@ -101,9 +101,8 @@ func table(t testing.TB) map[string]verdict {
 	return out
 }
 
-// Every captured screen of both versions has the state that a person read off it.
-// Proves core 19.54 in part, tools 11.6 in part: no approval and no idle pane is
-// seen where there is none.
+// Every captured screen of both versions has the state that a person read off it:
+// no approval and no idle pane is seen where there is none.
 func TestRead_Corpus(t *testing.T) {
 	set, want := load(t), table(t)
 	if got := len(names(t, screens)); got != len(want) {
