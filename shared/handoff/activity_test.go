@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/store"
+	"drawbridge/shared/testkit"
 )
 
 // vague is the adapter where no open turn can be told: Codex's daemon without its
@@ -72,5 +74,50 @@ func TestWatch_Activity(t *testing.T) {
 	rows, err := w.store.WatchCallbacks(ctx, v.ID)
 	if err != nil || len(rows) != 1 || strings.Contains(rows[0].Body, "ECHO") {
 		t.Errorf("callbacks %+v %v", rows, err)
+	}
+}
+
+// Proof of life that was seen but not written, because the last writing was not
+// long ago, counts when the inactivity time seems to be over (core §6 item 3). A
+// screen that shows work is such proof.
+func TestMonitor_ActivityNotWritten(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	p := w.agent()
+	r := p.mustSend("work hold:" + filepath.Join(w.dir, "never"))
+	var ahead time.Duration
+	w.desk.Now = func() time.Time { return time.Now().Add(ahead) }
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.watchUntil(m, r.TurnID, store.TurnRunning)
+	testkit.Eventually(t, patience, func() bool { // written, and at rest
+		before := w.turn(r.TurnID).Revision
+		if _, err := m.Observe(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+		return w.turn(r.TurnID).Revision == before
+	})
+	written := w.turn(r.TurnID).LastActivityAt
+
+	ahead = 2 * time.Minute
+	if _, err := m.Observe(ctx, w.capture(m.Pane())); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.turn(r.TurnID).LastActivityAt; got != written {
+		t.Fatalf("activity was written after two minutes: %d", got-written)
+	}
+	ahead = 61 * time.Minute
+	if _, err := m.Observe(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if turn := w.turn(r.TurnID); turn.Status != store.TurnRunning || turn.LastActivityAt == written {
+		t.Errorf("an hour after the writing the turn is %s: %s", turn.Status, turn.StalledReason)
+	}
+	ahead = 63 * time.Minute
+	if _, err := m.Observe(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if turn := w.turn(r.TurnID); turn.Status != store.TurnStalled || !strings.Contains(turn.StalledReason, "nothing moved") {
+		t.Errorf("an hour after the sight the turn is %s: %s", turn.Status, turn.StalledReason)
 	}
 }
