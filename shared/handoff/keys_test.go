@@ -120,9 +120,9 @@ func TestWatch_ApprovalSurvivesRestart(t *testing.T) {
 	}
 }
 
-// Proves tools 11.18 for what looks after a Turn, and core 19.61 for retry_callback
-// where no outboxd delivers: nothing is typed by status,
-// renew, retry_callback, close and list.
+// Proves tools 11.18 for what looks after a Turn: nothing is typed by status, list,
+// renew, close and retry_callback; and core 19.61 for the last one where no outboxd
+// delivers.
 func TestTurn_TypesNothing(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
