@@ -49,8 +49,9 @@ func (d *Desk) grab(ctx context.Context, key, name string, wait time.Duration) (
 	return held, &hold{desk: d, key: key, name: name, lock: lock, lease: lease, stop: stop}, nil
 }
 
-// release frees lease and lock. It does not obey the call's context: a
-// cancelled call must not keep the pane.
+// release frees lease and lock, and then empties the record of a submission that
+// was resolved under it: its monitor found the lock taken. It does not obey the
+// call's context: a cancelled call must not keep the pane.
 func (h *hold) release() {
 	h.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
@@ -59,6 +60,7 @@ func (h *hold) release() {
 		h.desk.Log.Warn("release terminal lease", "err", err)
 	}
 	h.lock.Unlock()
+	h.desk.clearRecord(ctx, h.key)
 }
 
 // prove is called directly before every keystroke: the lease lives, the pane is
@@ -110,7 +112,7 @@ func (h *hold) foreign(ctx context.Context) error {
 		return nil
 	case torn && !fenced, !torn && rec.StoreID != h.desk.Store.ID():
 		return fault.New(fault.OwnerUnavailable, "act on %s: a submission of another Store into this pane is not resolved", h.name).
-			WithHint("close that turn with the bridge of the other Store").Safe()
+			WithHint("close that turn with the bridge of the other Store; where that Store is gone, start the agent in a new pane").Safe()
 	case !fenced:
 		return h.lock.Clear()
 	}

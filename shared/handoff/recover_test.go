@@ -2,9 +2,13 @@ package handoff_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 
+	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/handoff"
 	"drawbridge/shared/terminal"
 )
 
@@ -55,5 +59,40 @@ func TestClearRecords(t *testing.T) {
 	}
 	if got := w.record(strangeKey, ""); got.RefID != "msg-unknown" {
 		t.Errorf("record of an unknown message: %+v", got)
+	}
+}
+
+// A submission that is resolved while another call holds the pane: its monitor
+// cannot empty the record then, so the holder does it when it lets go. Without
+// that another Store of this user could not type there for as long as it likes.
+func TestRelease_EmptiesTheRecordOfAnEndedTurn(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	gate := filepath.Join(w.dir, "gate")
+	r := p.mustSend("work hold:" + gate)
+	key := w.turn(r.TurnID).TerminalKey
+
+	b, ended := &bent{}, false
+	other := w.newDesk(w.store, func(a agent.Adapter) agent.Adapter { b.Adapter = a; return b })
+	b.read = func(seen agent.Reading) agent.Reading {
+		if l, err := terminal.Lock(context.Background(), w.runDir, key, 0); err == nil {
+			l.Unlock() // a look before the pane is held
+			return seen
+		}
+		if !ended {
+			ended = true
+			if err := os.WriteFile(gate, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+			w.follow(r.TurnID)
+		}
+		return agent.Reading{State: agent.Working}
+	}
+	_, err := other.Send(context.Background(), newCall(), handoff.SendInput{TerminalID: p.id, Request: "another"})
+	if !fault.Is(err, fault.TerminalNotIdle) || !ended {
+		t.Fatalf("send: %v, turn ended under it: %t", err, ended)
+	}
+	if got := w.record(key, ""); got != (terminal.Record{}) {
+		t.Errorf("record left behind: %+v", got)
 	}
 }
