@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
 )
@@ -68,7 +69,7 @@ func (d *Desk) List(ctx context.Context, in ListInput) (Outcome, error) {
 		if ctx.Err() != nil {
 			return Outcome{}, err
 		}
-		problems = append(problems, err.Error()) // no tmux is no refusal (tools §8.1)
+		problems = append(problems, fault.CleanLine(err.Error())) // no tmux is no refusal (tools §8.1)
 	}
 	res.Scan.Count = len(found)
 	if len(problems) > 0 {

@@ -41,7 +41,6 @@ type Monitor struct {
 	moved   time.Time // when proof of life was last seen
 	written time.Time // when it was last written
 	askedAt time.Time // when the present unanswered call was first seen
-	asked   string    // its id
 	clear   int       // consecutive screens without the notified prompt
 }
 
@@ -52,13 +51,14 @@ type monitorState struct {
 	Digest     string         `json:"digest"`
 	Prompt     string         `json:"prompt,omitempty"` // approval or question that is open in the Store
 	Kind       string         `json:"prompt_kind,omitempty"`
-	Call       string         `json:"prompt_call,omitempty"` // the unanswered call that it belongs to
+	Call       string         `json:"prompt_call,omitempty"`  // the unanswered call that is followed
+	Gone       int            `json:"prompts_gone,omitempty"` // prompts of that call that were seen to go
 }
 
 // NewMonitor prepares to follow an eligible Turn under its monitor lease.
 func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error) {
 	m := &Monitor{
-		desk: d, turn: e.Turn, adapter: d.adapter(e.Turn.Agent),
+		desk: d, turn: e.Turn, adapter: d.adapter(e.Turn.Agent), askedAt: d.now(),
 		ref: store.Monitor{
 			TurnID: e.Turn.ID, MessageID: e.Dispatch.MessageID,
 			BindingGeneration: e.Turn.BindingGeneration, Lease: lease,
@@ -93,7 +93,6 @@ func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error
 	if e.Turn.Status == store.TurnWaitingForController && m.keep.Prompt == "" {
 		m.keep.Prompt = "unknown" // its writer died before it could say which
 	}
-	m.asked = m.keep.Call
 	return m, nil
 }
 

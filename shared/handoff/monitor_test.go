@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/handoff"
 	"drawbridge/shared/store"
@@ -92,6 +93,44 @@ func TestMonitor_ApprovalSurvivesRestart(t *testing.T) {
 	}
 	w.tmuxDo("send-keys", "-t", p.tid, "Escape")
 	w.watchUntil(again, r.TurnID, store.TurnFailed)
+}
+
+// The same dialog again, after it was seen to go while its call stayed open, is
+// another request: the user is told again (core §11.1, notified to cleared). A
+// screen that only hides the dialog is not taken for its end.
+func TestMonitor_ApprovalAskedAgain(t *testing.T) {
+	w := newWorld(t)
+	b := w.bend()
+	p := w.agent()
+	r := p.mustSend("ask for it")
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	shows := func(s agent.State) {
+		b.read = func(agent.Reading) agent.Reading { return agent.Reading{State: s} }
+		for range 3 {
+			if _, err := m.Observe(context.Background(), w.capture(m.Pane())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.read = nil
+	}
+	for _, hidden := range []agent.State{agent.Unknown, agent.Blocked, agent.NotReady} {
+		if shows(hidden); w.turn(r.TurnID).Status != store.TurnWaitingForController {
+			t.Fatalf("behind %s the dialog counts as gone", hidden)
+		}
+	}
+	if shows(agent.Working); w.turn(r.TurnID).Status == store.TurnWaitingForController {
+		t.Fatal("an agent at work still waits")
+	}
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	rows := w.callbacks(r.TurnID)
+	if len(rows) != 2 || rows[0].DeliveryID == rows[1].DeliveryID {
+		t.Fatalf("callbacks %+v", rows)
+	}
+	if a, b := rows[0].Status, rows[1].Status; a+b != store.CallbackSuperseded+store.CallbackPending && a+b != store.CallbackPending+store.CallbackSuperseded {
+		t.Errorf("callbacks are %s and %s", a, b)
+	}
 }
 
 // A dead agent without a durable completion is stalled. Proves core 19.28: one

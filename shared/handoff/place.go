@@ -49,8 +49,8 @@ func canonical(v any) []byte {
 	panic("handoff: value of our own cannot be rendered: " + err.Error())
 }
 
-// binding gives what the Store keeps of a sighting.
-func bindingOf(s *sighting, evidence string) store.NewBinding {
+// bindingOf gives what the Store keeps of a sighting.
+func bindingOf(s *sighting) store.NewBinding {
 	return store.NewBinding{
 		TerminalID:     s.id(),
 		TerminalKey:    s.pane.Key(),
@@ -58,7 +58,7 @@ func bindingOf(s *sighting, evidence string) store.NewBinding {
 		Endpoint:       canonical(placeOf(s)),
 		PID:            int64(s.proc.Inc.PID),
 		ProcessBirth:   s.proc.Inc.BootID + "/" + strconv.FormatUint(s.proc.Inc.Start, 10),
-		Evidence:       evidence,
+		Evidence:       "foreground_process",
 	}
 }
 

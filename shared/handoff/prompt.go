@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,16 +29,17 @@ const clearAfter = 2
 // captures. soon is when to look again, 0 for the next event or poll.
 func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal.Screen) (soon time.Duration, err error) {
 	if p.Waiting == nil {
-		m.asked = ""
-		return 0, m.promptGone(ctx)
+		err := m.promptGone(ctx)
+		m.keep.Call, m.keep.Gone = "", 0
+		return 0, err
 	}
-	if p.Waiting.ID != m.asked {
-		if m.asked != "" {
+	if p.Waiting.ID != m.keep.Call {
+		if m.keep.Call != "" {
 			if err := m.promptGone(ctx); err != nil {
 				return 0, err
 			}
 		}
-		m.asked, m.askedAt = p.Waiting.ID, m.desk.now()
+		m.keep.Call, m.keep.Gone, m.askedAt = p.Waiting.ID, 0, m.desk.now()
 	}
 	fresh := m.keep.Prompt == "" && m.desk.now().Sub(m.askedAt) < askingFor
 	if fresh {
@@ -55,6 +57,7 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	if reading.State != agent.Approval && reading.State != agent.Question {
 		if m.keep.Prompt != "" && (reading.State == agent.Working || reading.State == agent.Idle) {
 			if m.clear++; m.clear >= clearAfter {
+				m.keep.Gone++ // the same call may ask again: that is another request
 				return soon, m.promptGone(ctx)
 			}
 		}
@@ -99,6 +102,7 @@ func (m *Monitor) fingerprint(r agent.Reading, call *agent.Call) string {
 // notify stores a prompt that was not seen before, with its callback.
 func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call) error {
 	fp := m.fingerprint(r, call)
+	request := call.ID + "#" + strconv.Itoa(m.keep.Gone)
 	kind := m.adapter.Kind()
 	var err error
 	if r.State == agent.Approval {
@@ -108,7 +112,7 @@ func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call)
 		}
 		var cb *store.NewCallback
 		cb, err = tellTurn(m.turn, store.LaneLifecycle, "approval", callback.Event{
-			ID: "msg-approval-" + digest(m.turn.ID, m.ref.MessageID, fp)[:32], Type: callback.EventQuestion, RequiresResponse: true,
+			ID: "msg-approval-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
 			Body:     sayApproval(kind, m.turn.ID, m.turn.SessionID, label(r.Prompt.Kind), command),
 			Metadata: map[string]any{"reason": "approval_required"},
 		})
@@ -116,13 +120,13 @@ func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call)
 			return err
 		}
 		_, _, err = m.desk.Store.ApprovalNotified(ctx, m.ref, store.NewApproval{
-			Fingerprint: fp, ScreenDigest: r.Prompt.Digest, RequestID: call.ID, EvidenceFingerprint: digest(call.ID, call.Command), Callback: cb,
+			Fingerprint: fp, ScreenDigest: r.Prompt.Digest, RequestID: request, EvidenceFingerprint: digest(request, call.Command), Callback: cb,
 		})
 		m.keep.Kind = promptApproval
 	} else {
 		var cb *store.NewCallback
 		cb, err = tellTurn(m.turn, store.LaneLifecycle, "interaction", callback.Event{
-			ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp)[:32], Type: callback.EventQuestion, RequiresResponse: true,
+			ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
 			Body:     sayQuestion(kind, m.turn.ID, m.turn.SessionID, call.Command),
 			Metadata: map[string]any{"reason": "interaction_required"},
 		})
@@ -140,7 +144,7 @@ func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call)
 	if err != nil {
 		return err
 	}
-	m.keep.Prompt, m.keep.Call = fp, call.ID
+	m.keep.Prompt = fp
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
 	return err
 }
@@ -160,7 +164,7 @@ func (m *Monitor) promptGone(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m.keep.Prompt, m.keep.Kind, m.keep.Call, m.clear = "", "", "", 0
+	m.keep.Prompt, m.keep.Kind, m.clear = "", "", 0
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
 	return err
 }

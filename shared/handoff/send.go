@@ -80,7 +80,7 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 			Agent:     string(s.proc.Agent),
 			Workspace: s.proc.Cwd,
 			Replace:   want == "",
-			Binding:   bindingOf(s, "foreground_process"),
+			Binding:   bindingOf(s),
 		},
 	}
 	if want == "" {

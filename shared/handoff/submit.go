@@ -103,7 +103,7 @@ func (x *submission) attach(ctx context.Context) error {
 	d, at := x.desk, &x.row.Attach
 	x.row.Anchor = canonical(x.anchor)
 	if x.row.TurnID != "" {
-		at.Binding = bindingOf(x.s, "foreground_process")
+		at.Binding = bindingOf(x.s)
 		return nil
 	}
 	at.NativeThreadID = x.anchor.ThreadID
