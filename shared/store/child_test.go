@@ -192,7 +192,7 @@ func exclusive(witness string, epoch int64) error {
 	return os.Remove(witness + ".in")
 }
 
-// roleSuspend holds a lease of 300 ms, prepares a dispatch under it, is stopped by
+// roleSuspend holds a lease of 2 s, prepares a dispatch under it, is stopped by
 // the parent past the end, and then tries everything.
 func roleSuspend(dir string, _ []string, wait func()) error {
 	s, err := childStore(dir)
@@ -201,7 +201,7 @@ func roleSuspend(dir string, _ []string, wait func()) error {
 	}
 	defer s.Close()
 	d := dispatch("1", "a", "t")
-	l, err := s.Acquire(context.Background(), store.TerminalLease("key-a"), 300*time.Millisecond)
+	l, err := s.Acquire(context.Background(), store.TerminalLease("key-a"), 2*time.Second)
 	if err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func TestLease_SuspendedHolderWritesNothing(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.Await(ctx, store.TerminalLease("key-a"), store.TerminalTTL, 5*time.Second)
+	l, err := s.Await(ctx, store.TerminalLease("key-a"), store.TerminalTTL, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,11 +47,12 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, err
 	}
 	syscall.Umask(0o077)
-	if err := prepareDir(opt); err != nil {
+	foreign, err := prepareDir(opt)
+	if err != nil {
 		return nil, err
 	}
 	s := &Store{opt: opt, holder: opt.Holder, path: filepath.Join(opt.Dir, dbName), write: make(chan *writer, 1)}
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx, foreign); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -87,8 +88,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// open reads what is there, migrates it, and opens the connections.
-func (s *Store) open(ctx context.Context) error {
+// open reads what is there, migrates it, and opens the connections. foreign is a
+// name in the directory that is not ours; it may lie beside a Store, but no Store is
+// made beside it.
+func (s *Store) open(ctx context.Context, foreign string) error {
 	if err := s.makeDatabase(); err != nil {
 		return err
 	}
@@ -103,6 +106,9 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	if state.fresh && s.opt.ReadOnly {
 		return fault.New(fault.StoreUnavailable, "open the Store in %s: it holds no Store yet", s.opt.Dir)
+	}
+	if state.fresh && foreign != "" {
+		return unsafe(s.opt.Dir, "it holds %q, which is not of drawbridge", foreign)
 	}
 	if err := s.makePrivate(); err != nil {
 		return err
@@ -219,52 +225,55 @@ func (c connector) Driver() driver.Driver {
 	}}
 }
 
+// unsafe refuses a directory.
+func unsafe(dir, format string, args ...any) error {
+	return fault.New(fault.StoreUnavailable, "open the Store in %s: %w", dir, fmt.Errorf(format, args...)).
+		WithHint("give an empty private directory, or one made by drawbridge, with -store-dir")
+}
+
 // prepareDir checks the directory and makes it if it is absent. What is there it
-// leaves as it is.
-func prepareDir(opt Options) error {
-	refuse := func(format string, args ...any) error {
-		return fault.New(fault.StoreUnavailable, "open the Store in "+strings.ReplaceAll(opt.Dir, "%", "%%")+": "+format, args...).
-			WithHint("give an empty private directory, or one made by drawbridge, with -store-dir")
-	}
+// leaves as it is. It gives one name that is not ours, if there is any.
+func prepareDir(opt Options) (foreign string, err error) {
 	st, err := os.Lstat(opt.Dir)
 	if errors.Is(err, fs.ErrNotExist) && !opt.ReadOnly {
 		if err := os.MkdirAll(opt.Dir, dirMode); err != nil {
-			return refuse("make it: %w", err)
+			return "", unsafe(opt.Dir, "make it: %w", err)
 		}
 		st, err = os.Lstat(opt.Dir)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.StoreUnavailable, "open the Store in %s: there is none yet", opt.Dir).
-			WithHint("the first bridge, watchd serve or outboxd serve makes it; name another with -store-dir")
-	}
 	if err != nil {
-		return refuse("%w", err)
+		return "", unsafe(opt.Dir, "%w", err)
 	}
-	if st.Mode()&fs.ModeSymlink != 0 {
-		return refuse("it is a symbolic link")
-	}
-	if !st.IsDir() {
-		return refuse("it is not a directory")
-	}
-	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() {
-		return refuse("it belongs to another user")
+	sys, known := st.Sys().(*syscall.Stat_t)
+	switch {
+	case st.Mode()&fs.ModeSymlink != 0:
+		return "", unsafe(opt.Dir, "it is a symbolic link")
+	case !st.IsDir():
+		return "", unsafe(opt.Dir, "it is not a directory")
+	case !known || int(sys.Uid) != os.Geteuid():
+		return "", unsafe(opt.Dir, "it belongs to another user")
 	}
 	entries, err := os.ReadDir(opt.Dir)
 	if err != nil {
-		return refuse("%w", err)
+		return "", unsafe(opt.Dir, "%w", err)
 	}
+	database := false
 	for _, e := range entries {
-		if !slices.Contains(ours, e.Name()) {
-			return refuse("it holds %q, which is not of drawbridge", e.Name())
+		name := e.Name()
+		switch {
+		case !slices.Contains(ours, name):
+			foreign = name
+		case e.Type()&fs.ModeSymlink != 0:
+			return "", unsafe(opt.Dir, "%s in it is a symbolic link", name)
+		case e.IsDir() != (name == LogDir), !e.IsDir() && !e.Type().IsRegular():
+			return "", unsafe(opt.Dir, "%s in it is of the wrong kind", name)
 		}
-		if e.Type()&fs.ModeSymlink != 0 {
-			return refuse("%s in it is a symbolic link", e.Name())
-		}
-		if e.IsDir() != (e.Name() == LogDir) || (!e.IsDir() && !e.Type().IsRegular()) {
-			return refuse("%s in it is of the wrong kind", e.Name())
-		}
+		database = database || name == dbName
 	}
-	return nil
+	if foreign != "" && !database {
+		return "", unsafe(opt.Dir, "it holds %q, which is not of drawbridge", foreign)
+	}
+	return foreign, nil
 }
 
 // makeDatabase makes an absent store.db before SQLite does, so that its mode does

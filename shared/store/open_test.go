@@ -139,6 +139,18 @@ func TestOpen_UnsafeDirectoryIsRefusedUntouched(t *testing.T) {
 	}
 }
 
+// What somebody laid beside a Store does no harm.
+func TestOpen_ForeignFileBesideAStore(t *testing.T) {
+	dir := t.TempDir() + "/s"
+	id := mustOpen(t, dir).ID()
+	if err := os.WriteFile(dir+"/store.db.backup", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustOpen(t, dir).ID(); got != id {
+		t.Errorf("got Store %q, want %q", got, id)
+	}
+}
+
 // Proves core 19.1 (what is fixed): a directory of ours that others can read is
 // made private.
 func TestOpen_ReadableDirectoryIsMadePrivate(t *testing.T) {

@@ -222,7 +222,7 @@ func TestCallback_ClaimOutlivesTheChild(t *testing.T) {
 	}
 }
 
-// Proves core 19.42 and 19.43 (claims): an outboxd takes only rows of its own
+// Proves core 19.42, core 19.43 (claims): an outboxd takes only rows of its own
 // route family, leaves the others untouched, and claims one of an older revision,
 // which it ends permanent without a start marker.
 func TestCallback_RouteFamilies(t *testing.T) {

@@ -83,7 +83,7 @@ func TestProcesses_NobodyStarves(t *testing.T) {
 		if _, err := fmt.Sscan(p.line(), &n, &longest); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("process %d: %d writes, longest pair of writes %d ms each", i, n, longest)
+		t.Logf("process %d: %d pairs of writes, the longest %d ms a write", i, n, longest)
 		if longest > 2000 || n < 20 {
 			t.Errorf("process %d starved: %d writes, longest %d ms", i, n, longest)
 		}

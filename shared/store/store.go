@@ -6,8 +6,8 @@
 // # On disk
 //
 // One directory of mode 0700 holds store.db, store.db-wal, store.db-shm, bell
-// and log/, all private. Open refuses a symlink at any of these names and a
-// directory that holds something else; it never adopts a foreign database.
+// and log/, all private. Open refuses a symlink at any of these names, makes a Store
+// only in an empty directory, and never adopts a foreign database.
 //
 // # Moves
 //
