@@ -170,7 +170,15 @@ func (l *Locked) truncate(size int64) error {
 }
 
 // Unlock frees the lock. Every later method fails; a second Unlock does nothing.
-func (l *Locked) Unlock() { _ = l.file.Close() }
+//
+// It unlocks before it closes: a child that is being started at this moment has
+// a copy of the descriptor until it executes, which would hold the lock.
+func (l *Locked) Unlock() {
+	if conn, err := l.file.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { _ = unix.Flock(int(fd), unix.LOCK_UN) })
+	}
+	_ = l.file.Close()
+}
 
 // parseRecord reads the content of a lock file.
 func parseRecord(data []byte) (rec Record, torn bool) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -486,4 +487,40 @@ func FuzzParseRecord(f *testing.F) {
 			t.Errorf("%q: %+v, torn %v", data, rec, torn)
 		}
 	})
+}
+
+// A child between fork and exec has a copy of every descriptor: the lock is free
+// at Unlock all the same, and not only when the child gets on.
+func TestUnlock_WhileAChildIsBeingStarted(t *testing.T) {
+	dir := runtimeDir(t)
+	l := mustLock(t, dir)
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := 0
+	for _, name := range fds {
+		if target, _ := os.Readlink(name); target != lockFile(dir, someKey) {
+			continue
+		}
+		fd, err := strconv.Atoi(filepath.Base(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dup, err := syscall.Dup(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(dup)
+		copies++
+	}
+	if copies != 1 {
+		t.Fatalf("%d descriptors of the lock file", copies)
+	}
+	l.Unlock()
+	again, err := terminal.Lock(context.Background(), dir, someKey, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Unlock()
 }
