@@ -13,6 +13,7 @@ import (
 const (
 	terminalWait = 30 * time.Second // for a pane (core §14)
 	proofAge     = 2 * time.Second  // of an identity before a key (core §3.2)
+	recordWait   = time.Second      // for a pane whose record is to be emptied: longer than a release takes
 )
 
 // A hold is the exclusive right to act on one pane: the kernel's lock on the
@@ -60,7 +61,7 @@ func (h *hold) release() {
 		h.desk.Log.Warn("release terminal lease", "err", err)
 	}
 	h.lock.Unlock()
-	h.desk.clearRecord(ctx, h.key)
+	h.desk.clearRecord(ctx, h.key, 0)
 }
 
 // prove is called directly before every keystroke: the lease lives, the pane is

@@ -99,12 +99,12 @@ func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error
 // Pane is where the Turn's agent lives; its screen may be handed to Observe.
 func (m *Monitor) Pane() terminal.Pane { return m.at.Pane }
 
-// Dirs are the directories whose changes concern the Turn.
-func (m *Monitor) Dirs() []string {
+// Paths are the files and directories whose changes concern the Turn.
+func (m *Monitor) Paths() []string {
 	if m.task == nil {
 		return m.anchor.Dirs
 	}
-	return m.adapter.Dirs(m.at.Process)
+	return m.adapter.Files(*m.task)
 }
 
 // Observed is the result of one observation.
@@ -263,7 +263,7 @@ func (m *Monitor) finish(ctx context.Context, first agent.Progress) (Observed, e
 	if err != nil {
 		return ended(err)
 	}
-	m.desk.clearRecord(ctx, m.turn.TerminalKey)
+	m.desk.clearRecord(ctx, m.turn.TerminalKey, recordWait)
 	return Observed{Done: true}, nil
 }
 

@@ -184,17 +184,17 @@ func (d *Desk) ClearRecords(ctx context.Context) error {
 			return err
 		}
 		if err == nil && x.ResolvedAt != 0 {
-			d.clearRecord(ctx, x.TerminalKey)
+			d.clearRecord(ctx, x.TerminalKey, 0)
 		}
 	}
 	return nil
 }
 
 // clearRecord empties the pane's lock-file record once its fence is gone, so
-// that another Store of this user may type there. Whoever holds the pane now
-// does it instead.
-func (d *Desk) clearRecord(ctx context.Context, key string) {
-	lock, err := terminal.Lock(ctx, d.RuntimeDir, key, 0)
+// that another Store of this user may type there. Who holds the pane for longer
+// than wait does it instead, when it lets go.
+func (d *Desk) clearRecord(ctx context.Context, key string, wait time.Duration) {
+	lock, err := terminal.Lock(ctx, d.RuntimeDir, key, wait)
 	if err != nil {
 		return
 	}

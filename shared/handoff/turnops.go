@@ -176,7 +176,7 @@ func (d *Desk) Close(ctx context.Context, _ Call, in CloseInput) (Outcome, error
 	if err != nil {
 		return Outcome{}, err
 	}
-	d.clearRecord(ctx, turn.TerminalKey)
+	d.clearRecord(ctx, turn.TerminalKey, recordWait)
 	f, fenced, err := d.Store.Fence(ctx, turn.TerminalKey)
 	if err != nil {
 		return Outcome{}, err
