@@ -134,9 +134,9 @@ func TestTurn_TypesNothing(t *testing.T) {
 	}
 	turn := out.Body.(handoff.SendResult).TurnID
 	p.unchanged("a monitor", func() {
-		if got := w.follow(turn); got.Status != store.TurnStalled {
-			t.Fatalf("turn is %s", got.Status)
-		}
+		m, release := w.monitor(turn)
+		defer release()
+		w.quietUntil(m, turn, store.TurnStalled)
 	})
 	p.unchanged("status, list, retry_callback, renew, close", func() {
 		if _, err := w.desk.Status(ctx, handoff.StatusInput{TurnID: turn}); err != nil {

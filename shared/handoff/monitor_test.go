@@ -12,16 +12,28 @@ import (
 	"drawbridge/shared/fault"
 	"drawbridge/shared/handoff"
 	"drawbridge/shared/store"
+	"drawbridge/shared/terminal"
 	"drawbridge/shared/testkit"
 )
 
-// watchUntil observes a Turn until its status is one of want.
+// watchUntil observes a Turn until its status is want.
 func (w *world) watchUntil(m *handoff.Monitor, turn string, want string) store.Turn {
+	w.t.Helper()
+	return w.observeUntil(m, turn, want, func() *terminal.Screen { return w.capture(m.Pane()) })
+}
+
+// quietUntil is watchUntil without a screen: one that shows work is proof of life.
+func (w *world) quietUntil(m *handoff.Monitor, turn string, want string) store.Turn {
+	w.t.Helper()
+	return w.observeUntil(m, turn, want, func() *terminal.Screen { return nil })
+}
+
+func (w *world) observeUntil(m *handoff.Monitor, turn string, want string, screen func() *terminal.Screen) store.Turn {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for ctx.Err() == nil {
-		if _, err := m.Observe(ctx, w.capture(m.Pane())); err != nil {
+		if _, err := m.Observe(ctx, screen()); err != nil {
 			w.t.Fatal(err)
 		}
 		if t := w.turn(turn); t.Status == want {
@@ -182,7 +194,7 @@ func TestMonitor_Lifetimes(t *testing.T) {
 	}
 	r := out.Body.(handoff.SendResult)
 	m, release := w.monitor(r.TurnID)
-	turn := w.watchUntil(m, r.TurnID, store.TurnStalled)
+	turn := w.quietUntil(m, r.TurnID, store.TurnStalled)
 	release()
 	if !strings.Contains(turn.StalledReason, "nothing moved") {
 		t.Errorf("reason %q", turn.StalledReason)
