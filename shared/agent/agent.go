@@ -305,6 +305,10 @@ type Adapter interface {
 	// Dirs are the directories whose changes may concern the process's transcripts.
 	Dirs(proc Process) []string
 
+	// Files are the files in which the task goes on: what happens to them, and to
+	// no other, may change its Progress.
+	Files(task Task) []string
+
 	// Interrupt is the key that cancels the running turn once.
 	Interrupt() terminal.Key
 }

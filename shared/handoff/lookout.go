@@ -57,12 +57,12 @@ func (d *Desk) NewLookout(w store.Watch, lease *store.Lease) (*Lookout, error) {
 // Pane is the watched pane; its screen may be handed to Observe.
 func (l *Lookout) Pane() terminal.Pane { return l.anchor.Place.Pane }
 
-// Dirs are the directories whose changes concern the Watch.
-func (l *Lookout) Dirs() []string {
+// Paths are the files whose changes concern the Watch.
+func (l *Lookout) Paths() []string {
 	if l.anchor.Task == nil {
 		return nil
 	}
-	return l.adapter.Dirs(l.anchor.Place.Process)
+	return l.adapter.Files(*l.anchor.Task)
 }
 
 // Observe looks once. A durable completion wins over a changed or vanished
@@ -151,7 +151,7 @@ func (l *Lookout) present(ctx context.Context, screen *terminal.Screen, gone boo
 		return reasonProcess, "the pane's program has ended."
 	case screen != nil && screen.Pane.PID != at.Pane.PID:
 		return reasonIdentity, "the pane no longer holds the watched process."
-	case screen != nil:
+	case screen != nil && hash(screen.Text) != l.screen: // another agent would have drawn something
 		if proc, err := l.adapter.Find(ctx, at.Pane); err == nil && proc.Inc != at.Process.Inc {
 			return reasonIdentity, "another agent process runs in the pane."
 		}

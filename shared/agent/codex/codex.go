@@ -80,6 +80,7 @@ type Adapter struct {
 	mu       sync.Mutex
 	versions map[exeKey]*versionRun
 	turns    map[string]turnCache   // by rollout path
+	open     map[string]openReading // by turn and rollout path
 	daemons  map[string]*daemonLook // by daemon and home
 }
 
@@ -89,7 +90,7 @@ var _ agent.Adapter = (*Adapter)(nil)
 func New(o Options) *Adapter {
 	a := &Adapter{
 		rules: o.Rules, control: o.Control, now: o.Now, log: o.Log, reach: AcceptanceLimit,
-		versions: map[exeKey]*versionRun{}, turns: map[string]turnCache{}, daemons: map[string]*daemonLook{},
+		versions: map[exeKey]*versionRun{}, turns: map[string]turnCache{}, open: map[string]openReading{}, daemons: map[string]*daemonLook{},
 	}
 	if a.now == nil {
 		a.now = time.Now
@@ -121,6 +122,10 @@ func (a *Adapter) Alive(_ context.Context, proc agent.Process) (alive, known boo
 	gone, known := holder(proc).Gone()
 	return known && !gone, known
 }
+
+// Files gives the rollout of the task: its turn is written there and nowhere else,
+// whichever file the thread goes on in later.
+func (a *Adapter) Files(task agent.Task) []string { return []string{task.Start.Path} }
 
 // Dirs are the day directories in which the rollouts of the process are or will
 // appear, with those that Codex creates at midnight.

@@ -89,7 +89,8 @@ func openAt(p agent.Position) (*rollout, error) {
 func (r *rollout) scan(ctx context.Context, offset, limit int64, each func(line) error) (end int64, whole bool, err error) {
 	end = offset
 	room := limit
-	src := bufio.NewReaderSize(io.NewSectionReader(r.File, offset, r.size-offset), 256<<10)
+	// No larger than what is there: most readings are of a few new records.
+	src := bufio.NewReaderSize(io.NewSectionReader(r.File, offset, r.size-offset), int(min(max(r.size-offset, 4<<10), 256<<10)))
 	var long []byte // a line that is longer than the buffer
 	for n := 0; ; n++ {
 		if n&0xff == 0 && ctx.Err() != nil {

@@ -2,15 +2,17 @@
 // transcripts, registries.
 //
 // One Watcher, with one inotify instance, serves a whole process. bridge waits
-// for an acceptance on it, watchd for everything else. A subscriber names
-// directories and gets a channel that is filled whenever something happened in
-// one of them since it last looked; events merge and carry nothing, so a wake
-// means "read again from your offset", never "one record came".
+// for an acceptance on it, watchd for everything else. A subscriber names paths
+// and gets a channel that is filled whenever something happened to one of the
+// files, or in one of the directories, since it last looked; events merge and
+// carry nothing, so a wake means "read again from your offset", never "one record
+// came". Who knows its file names the file: all agents of a person write into one
+// directory, and each write there would wake all who wait for it.
 //
 // The order is add-then-read: Subscribe returns with every watch in place and the
 // channel already filled, so whoever reads its files after each wake loses
-// nothing that was written before, during or after the subscription. A directory
-// that does not exist yet is waited for at its nearest existing parent.
+// nothing that was written before, during or after the subscription. A path that
+// does not exist yet is waited for at its nearest existing parent.
 //
 // Where inotify fails (no instance, no watch left, a network file system that
 // gives none) the same channels are filled every PollInterval instead. When the
@@ -39,7 +41,7 @@ const (
 	// burstGap is the least time between two wakes of one subscription: more than
 	// about 20 events a second cost more than polling (dryrun §2).
 	burstGap = 5 * time.Millisecond
-	// maxWatches bounds the directories of all subscriptions together.
+	// maxWatches bounds the paths of all subscriptions together.
 	maxWatches = 8192
 )
 
@@ -50,7 +52,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	events  backend         // nil: not running, or inotify is not to be had
-	watched map[string]bool // directories with a watch
+	watched map[string]bool // paths with a watch
 	subs    map[*Subscription]bool
 	deaf    bool          // inotify failed as a whole: poll for everybody
 	nudge   chan struct{} // something for Run to look at: lost events, a deaf subscription
@@ -183,14 +185,14 @@ func (w *Watcher) fail() {
 	w.wakeAll()
 }
 
-// Subscribe waits for changes in dirs. The channel of the subscription is filled
-// once at once. Close ends it.
-func (w *Watcher) Subscribe(dirs []string) *Subscription {
+// Subscribe waits for changes of files and in directories. The channel of the
+// subscription is filled once at once. Close ends it.
+func (w *Watcher) Subscribe(paths []string) *Subscription {
 	s := &Subscription{w: w, c: make(chan struct{}, 1)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.subs[s] = true
-	s.dirs = clean(dirs)
+	s.paths = clean(paths)
 	w.cover(s)
 	s.wake()
 	return s
@@ -200,8 +202,8 @@ func (w *Watcher) Subscribe(dirs []string) *Subscription {
 func (w *Watcher) cover(s *Subscription) {
 	s.at = map[string]bool{}
 	deaf := false
-	for _, dir := range s.dirs {
-		at, ok := w.watch(dir)
+	for _, path := range s.paths {
+		at, ok := w.watch(path)
 		if !ok {
 			deaf = true
 			continue
@@ -242,7 +244,7 @@ func (w *Watcher) watch(dir string) (at string, ok bool) {
 		case errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at):
 			at = filepath.Dir(at)
 		default:
-			w.log.Debug("watch a directory of agent files", "dir", at, "err", err)
+			w.log.Debug("watch agent files", "path", at, "err", err)
 			return "", false
 		}
 	}
@@ -275,21 +277,22 @@ func (w *Watcher) prune() {
 	}
 }
 
-// event wakes the subscribers of the directory of e. A directory that appeared
-// may be one that somebody waits for; one that vanished needs a watch on its
-// parent again.
+// event wakes the subscribers of the path of e and of its directory. What
+// appeared may be what somebody waits for; what vanished needs a watch on its
+// parent again. A file that was replaced while its writer still holds it open is
+// told of as a change of its attributes.
 func (w *Watcher) event(e fsnotify.Event) {
 	dir := filepath.Dir(e.Name)
-	moved := e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
+	moved := e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) || e.Has(fsnotify.Chmod)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && w.watched[e.Name] {
+	if moved && !e.Has(fsnotify.Create) && w.watched[e.Name] {
 		_ = w.events.Remove(e.Name)
 		delete(w.watched, e.Name)
 	}
 	for s := range w.subs {
 		hit, again := false, false
-		for _, want := range s.dirs {
+		for _, want := range s.paths {
 			switch {
 			case want == dir || want == e.Name:
 				hit = true
@@ -344,14 +347,14 @@ func (w *Watcher) pollOnce() bool {
 	return some
 }
 
-// Subscription is one interest in a set of directories.
+// Subscription is one interest in a set of files and directories.
 type Subscription struct {
 	w *Watcher
 	c chan struct{}
 
 	// guarded by w.mu
-	dirs  []string
-	at    map[string]bool // directories whose watch serves this subscription
+	paths []string
+	at    map[string]bool // paths whose watch serves this subscription
 	deaf  bool
 	last  time.Time
 	timer *time.Timer
@@ -361,15 +364,15 @@ type Subscription struct {
 // C is filled when something happened since the last receive. It is never closed.
 func (s *Subscription) C() <-chan struct{} { return s.c }
 
-// Set replaces the directories; the channel is filled when they differ.
-func (s *Subscription) Set(dirs []string) {
-	dirs = clean(dirs)
+// Set replaces the paths; the channel is filled when they differ.
+func (s *Subscription) Set(paths []string) {
+	paths = clean(paths)
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	if s.done || equal(s.dirs, dirs) {
+	if s.done || equal(s.paths, paths) {
 		return
 	}
-	s.dirs = dirs
+	s.paths = paths
 	s.w.cover(s)
 	s.wake()
 }
@@ -418,11 +421,11 @@ func (s *Subscription) fill() {
 	}
 }
 
-// clean makes dirs absolute, unique and free of the empty string.
-func clean(dirs []string) []string {
+// clean drops what is not absolute, and repetitions.
+func clean(paths []string) []string {
 	var out []string
 	seen := map[string]bool{}
-	for _, d := range dirs {
+	for _, d := range paths {
 		if !filepath.IsAbs(d) {
 			continue
 		}

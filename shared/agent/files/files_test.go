@@ -123,6 +123,52 @@ func TestWatcher(t *testing.T) {
 	woken(t, both, "still open")
 }
 
+// A file that is named wakes for itself and not for its neighbours, from before it
+// exists and through its replacement.
+func TestWatcher_File(t *testing.T) {
+	dir := t.TempDir()
+	mine, other := filepath.Join(dir, "day", "mine.jsonl"), filepath.Join(dir, "day", "other.jsonl")
+	w := files.New(nil)
+	start(t, w)
+	s := w.Subscribe([]string{mine})
+	all := w.Subscribe([]string{filepath.Dir(mine)})
+	calm(s)
+	mkdir(t, filepath.Dir(mine))
+	write(t, mine, "x\n")
+	woken(t, s, "the file appeared")
+	calm(s)
+	calm(all)
+	write(t, other, "x\n")
+	woken(t, all, "a file of the directory")
+	quiet(t, s, "a neighbour appeared")
+	write(t, other, "y\n")
+	quiet(t, s, "a neighbour grew")
+	write(t, mine, "y\n")
+	woken(t, s, "the file grew")
+	calm(s)
+
+	held, err := os.Open(mine) // as its writer does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := os.Rename(other, mine); err != nil {
+		t.Fatal(err)
+	}
+	woken(t, s, "another file took the name")
+	calm(s)
+	write(t, mine, "z\n")
+	woken(t, s, "the new file grew")
+	calm(s)
+	if err := os.Remove(mine); err != nil {
+		t.Fatal(err)
+	}
+	woken(t, s, "the file went")
+	calm(s)
+	write(t, mine, "x\n")
+	woken(t, s, "it came back")
+}
+
 // A directory that does not exist is waited for, however deep, and again after it
 // was removed.
 func TestWatcher_Appearing(t *testing.T) {

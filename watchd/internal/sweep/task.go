@@ -23,7 +23,7 @@ const (
 // observer is what a task drives: a Turn's monitor or a Watch's lookout.
 type observer interface {
 	Pane() terminal.Pane
-	Dirs() []string
+	Paths() []string
 	observe(ctx context.Context, look look) (handoff.Observed, error)
 }
 
@@ -231,7 +231,7 @@ func (t *tasks) follow(ctx context.Context, k *task, e store.Eligible) error {
 func (t *tasks) loop(ctx context.Context, k *task, o observer) error {
 	k.pane = o.Pane()
 	close(k.ready)
-	sub := t.s.Files.Subscribe(o.Dirs())
+	sub := t.s.Files.Subscribe(o.Paths())
 	defer sub.Close()
 	next := look{}
 	if t.once {
@@ -256,7 +256,7 @@ func (t *tasks) loop(ctx context.Context, k *task, o observer) error {
 		if seen.Done || t.once {
 			return nil
 		}
-		sub.Set(o.Dirs())
+		sub.Set(o.Paths())
 		next = look{}
 		var again <-chan time.Time
 		if seen.Again > 0 {
