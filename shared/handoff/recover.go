@@ -192,8 +192,11 @@ func (d *Desk) ClearRecords(ctx context.Context) error {
 
 // clearRecord empties the pane's lock-file record once its fence is gone, so
 // that another Store of this user may type there. Who holds the pane for longer
-// than wait does it instead, when it lets go.
+// than wait does it instead, when it lets go. A program that is told to stop
+// right behind the commit does it all the same.
 func (d *Desk) clearRecord(ctx context.Context, key string, wait time.Duration) {
+	ctx, cancel := probe(context.WithoutCancel(ctx))
+	defer cancel()
 	lock, err := terminal.Lock(ctx, d.RuntimeDir, key, wait)
 	if err != nil {
 		return
