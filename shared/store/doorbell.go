@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	versionPoll = time.Second            // PRAGMA data_version behind the bell
+	versionPoll = 4 * time.Second        // PRAGMA data_version behind the bell
 	blindPoll   = 250 * time.Millisecond // the same where file notification does not work
 )
 
@@ -50,7 +50,7 @@ func (b *bell) close() error {
 }
 
 // Doorbell wakes its subscribers after commits of any program on the Store,
-// within milliseconds by the bell file and within a second without it.
+// within milliseconds by the bell file and within seconds without it.
 type Doorbell struct {
 	s   *Store
 	log *slog.Logger

@@ -35,9 +35,10 @@ import (
 
 // Bounds (core §8.3, §12, §14).
 const (
-	Parallel    = 4           // attempts at one time
-	Poll        = time.Second // behind the doorbell
-	settleTries = 5           // each waits for the write lock by itself
+	Parallel    = 4               // attempts at one time
+	Poll        = 5 * time.Second // behind the doorbell and the times at which rows are due
+	standByPoll = time.Second     // between two tries for the lease, at most
+	settleTries = 5               // each waits for the write lock by itself
 	settlePause = 200 * time.Millisecond
 	quiet       = time.Minute // between two log lines of the same trouble
 )
@@ -115,9 +116,9 @@ func (c *Courier) Run(ctx context.Context) error {
 	}
 	wake, cancel := c.opt.Doorbell.Subscribe()
 	defer cancel()
-	tick := time.NewTicker(c.opt.Poll)
-	defer tick.Stop()
-	w := waker{wake, tick.C, c.ended}
+	timer := time.NewTimer(c.opt.Poll)
+	defer timer.Stop()
+	w := waker{wake, timer, c.ended}
 	for ctx.Err() == nil {
 		lease := c.standBy(ctx, w)
 		if lease == nil {
@@ -130,9 +131,9 @@ func (c *Courier) Run(ctx context.Context) error {
 
 // waker is everything that makes a pass worth while.
 type waker struct {
-	bell <-chan struct{}
-	tick <-chan time.Time
-	end  <-chan struct{}
+	bell  <-chan struct{}
+	timer *time.Timer
+	end   <-chan struct{}
 }
 
 // standBy waits for the lease; nil when ctx ended first.
@@ -156,7 +157,7 @@ func (c *Courier) standBy(ctx context.Context, w waker) *store.Lease {
 		default:
 			c.complain("take lease", err)
 		}
-		if !c.wait(ctx, w) {
+		if !c.wait(ctx, w, min(c.opt.Poll, standByPoll)) {
 			return nil
 		}
 	}
@@ -169,7 +170,7 @@ func (c *Courier) hold(ctx context.Context, lease *store.Lease, w waker) {
 	defer stop()
 	for ctx.Err() == nil && held.Err() == nil && c.alive(ctx, lease) {
 		c.pass(ctx, lease)
-		c.wait(ctx, w)
+		c.wait(ctx, w, c.rest(ctx))
 	}
 	if ctx.Err() == nil {
 		c.opt.Log.Warn("lease lost: claiming stops, running attempts are settled", "running", c.running)
@@ -193,13 +194,26 @@ func (c *Courier) alive(ctx context.Context, lease *store.Lease) bool {
 	return err == nil && len(lost) == 0
 }
 
-// wait blocks until there may be something to do; false when ctx ended.
-func (c *Courier) wait(ctx context.Context, w waker) bool {
+// rest gives how long to wait for a bell: until the next row is due, and no
+// longer than the poll.
+func (c *Courier) rest(ctx context.Context) time.Duration {
+	due, ok, err := c.opt.Store.NextDue(ctx, c.family)
+	if err != nil || !ok {
+		return c.opt.Poll
+	}
+	left := time.UnixMilli(due).Sub(c.opt.Now())
+	return min(max(left, 0)+time.Millisecond, c.opt.Poll)
+}
+
+// wait blocks until there may be something to do, at most for d; false when ctx
+// ended.
+func (c *Courier) wait(ctx context.Context, w waker, d time.Duration) bool {
+	w.timer.Reset(d)
 	select {
 	case <-ctx.Done():
 		return false
 	case <-w.bell:
-	case <-w.tick:
+	case <-w.timer.C:
 	case <-w.end:
 		c.running--
 	}
