@@ -16,6 +16,9 @@ const (
 	recordWait   = time.Second      // for a pane whose record is to be emptied: longer than a release takes
 )
 
+// closedPane says why keys would not reach the agent, or not it alone.
+const closedPane = "the pane is in copy mode, closed to input, or synchronized with others"
+
 // A hold is the exclusive right to act on one pane: the kernel's lock on the
 // pane's file, which a stopped process keeps and a dead one loses, and the
 // lease in the Store, which fences every write. Both are taken, in this order,
@@ -76,7 +79,7 @@ func (h *hold) prove(ctx context.Context, s *sighting) error {
 		return err
 	}
 	if fresh.pane.InMode {
-		return notIdle(h.name, "the pane is in copy mode")
+		return notIdle(h.name, closedPane)
 	}
 	h.seen = seen
 	return nil
@@ -157,7 +160,7 @@ func (s *sighting) promptable() error {
 func (s *sighting) unblocked() error {
 	switch {
 	case s.pane.InMode:
-		return notIdle(s.id(), "the pane is in copy mode")
+		return notIdle(s.id(), closedPane)
 	case s.reading.State == agent.Approval:
 		return fault.New(fault.ApprovalPending, "act on %s: an approval dialog is open", s.id()).
 			WithHint("the user decides it in the pane").Safe()

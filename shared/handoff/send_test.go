@@ -172,6 +172,7 @@ func TestSend_PaneNotReady(t *testing.T) {
 		want fault.Code
 	}{
 		{"draft of a person", func() { w.tmuxDo("send-keys", "-t", p.tid, "-l", "half a thought") }, func() { w.tmuxDo("send-keys", "-t", p.tid, "C-u") }, fault.ComposerNotEmpty},
+		{"synchronized panes", func() { w.tmuxDo("set-option", "-w", "-t", p.tid, "synchronize-panes", "on") }, func() { w.tmuxDo("set-option", "-w", "-t", p.tid, "synchronize-panes", "off") }, fault.TerminalNotIdle},
 		{"copy mode", func() { w.tmuxDo("copy-mode", "-t", p.tid) }, func() { w.tmuxDo("send-keys", "-t", p.tid, "-X", "cancel") }, fault.TerminalNotIdle},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

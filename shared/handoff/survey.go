@@ -158,7 +158,7 @@ func (s *sighting) activity() (state, reason string) {
 	case s.reading.State == agent.Working:
 		return "working", "the screen shows work"
 	case s.pane.InMode:
-		return "unknown", "the pane is in copy mode"
+		return "unknown", closedPane
 	case s.reading.State == agent.Idle:
 		if s.identity.Activity == agent.ActivityUnknown {
 			return "idle", "the screen is idle; the records of this pane cannot be told"

@@ -118,7 +118,7 @@ func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, 
 	d.judge(pctx, s, &screen)
 	switch {
 	case s.pane.InMode:
-		return notIdle(s.id(), "the pane is in copy mode")
+		return notIdle(s.id(), closedPane)
 	case s.reading.State == agent.Approval, s.reading.State == agent.Question:
 		res.DeniedApproval = true
 	case s.reading.State == agent.Blocked, s.reading.State == agent.NotReady, s.reading.State == agent.Exited:

@@ -20,10 +20,11 @@ import (
 // session name comes last of all, since tmux versions differ in which bytes of
 // it they escape.
 const (
-	factsFormat = "#{pid} #{pane_id} #{pane_pid} #{pane_width} #{pane_height} #{pane_dead} #{pane_in_mode} #{alternate_on} #{pane_tty}"
-	placeFormat = "#{pid} #{pane_id} #{pane_pid} #{pane_width} #{pane_height} #{pane_dead} #{pane_in_mode} #{alternate_on} #{pane_tty} #{session_id} #{window_index} #{pane_index} #{session_name}"
-	factsFields = 9
-	placeFields = 13
+	closedFormat = "#{?pane_in_mode,1,#{?pane_input_off,1,#{?pane_synchronized,1,0}}}"
+	factsFormat  = "#{pid} #{pane_id} #{pane_pid} #{pane_width} #{pane_height} #{pane_dead} " + closedFormat + " #{alternate_on} #{pane_tty}"
+	placeFormat  = "#{pid} #{pane_id} #{pane_pid} #{pane_width} #{pane_height} #{pane_dead} " + closedFormat + " #{alternate_on} #{pane_tty} #{session_id} #{window_index} #{pane_index} #{session_name}"
+	factsFields  = 9
+	placeFields  = 13
 )
 
 // Listing is what one look at all configured sockets found. A socket has its

@@ -28,7 +28,7 @@ type Pane struct {
 	Width     int      `json:"width"`
 	Height    int      `json:"height"`
 	Dead      bool     `json:"dead"`
-	InMode    bool     `json:"in_mode"` // copy mode and the like: keys would not reach the program
+	InMode    bool     `json:"in_mode"` // copy mode and the like, input switched off, or synchronized: keys would not reach this program, or not it alone
 	Alternate bool     `json:"alternate"`
 }
 
