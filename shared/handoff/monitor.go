@@ -189,8 +189,11 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 		return m.goOn(ctx, askingPoll)
 	}
 	if screen != nil {
-		reading := m.adapter.Read(m.at.Process.Version, *screen)
-		if reading.State == agent.Idle && m.adapter.Landed(reading.Composer, m.prep) {
+		stands, err := m.stands(ctx, *screen)
+		if err != nil {
+			return m.deadline(ctx, err)
+		}
+		if stands {
 			return m.unsettled(ctx, store.DispatchNotAccepted, fault.SubmissionNotAccept,
 				"the draft still stands in the composer: Enter was not taken")
 		}
@@ -200,6 +203,35 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 		}
 	}
 	return m.deadline(ctx, nil)
+}
+
+// stands reports whether it is proven that Enter was not taken. The poll's screen
+// alone proves nothing: it may be older than Enter, which the sender may have
+// pressed a moment ago. So the sender's own wait must be over, a screen of now
+// must show the draft, and after it there must still be no record.
+func (m *Monitor) stands(ctx context.Context, screen terminal.Screen) (bool, error) {
+	landed := func(s terminal.Screen) bool {
+		reading := m.adapter.Read(m.at.Process.Version, s)
+		return reading.State == agent.Idle && m.adapter.Landed(reading.Composer, m.prep)
+	}
+	if !landed(screen) {
+		return false, nil
+	}
+	x, err := m.desk.Store.Dispatch(ctx, m.ref.MessageID)
+	if err != nil {
+		return false, err
+	}
+	if x.Status != store.DispatchEnterDispatched || m.desk.now().UnixMilli() < x.EnterDispatchedAt+acceptWait.Milliseconds() {
+		return false, nil
+	}
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	now, err := m.desk.Tmux.CaptureOne(pctx, m.at.Pane)
+	if err != nil || !landed(now) {
+		return false, nil //nolint:nilerr // not to be seen is not proven; the next poll looks again
+	}
+	acc, verdict, err := m.adapter.Accept(pctx, m.anchor, m.prep)
+	return verdict == agent.Pending && !matched(acc), err
 }
 
 // unsettled ends an open submission without proof; the Turn is stalled and its
