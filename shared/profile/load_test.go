@@ -2,8 +2,10 @@ package profile_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -90,12 +92,17 @@ func TestLoad_Path(t *testing.T) {
 		})
 	}
 	t.Run("unreadable", func(t *testing.T) {
-		if os.Geteuid() == 0 {
-			t.Skip("root reads everything")
-		}
 		locked := write(t, d, "locked.json", profile.Starter())
-		if err := os.Chmod(locked, 0); err != nil {
+		if err := errors.Join(os.Chmod(locked, 0), os.Chmod(d, 0o755), os.Chmod(filepath.Dir(d), 0o755)); err != nil {
 			t.Fatal(err)
+		}
+		// Root reads everything; this thread is somebody else to the file system
+		// until it ends with the test.
+		runtime.LockOSThread()
+		if os.Geteuid() == 0 {
+			if err := unix.Setfsuid(65534); err != nil {
+				t.Fatal(err)
+			}
 		}
 		_, _, err := profile.Load(locked, profile.Registry{})
 		refused(t, err, fault.ProfileUnreadable, "")
