@@ -222,7 +222,7 @@ func (d *Desk) present(ctx context.Context, res *TurnStatus, t store.Turn) {
 	}
 	res.Terminal.TerminalID = b.TerminalID
 	if !t.Blocks() {
-		res.Terminal.Reason = "the turn is " + t.Status + "; its pane is not looked at"
+		res.Terminal.Reason = "its pane is not looked at any more"
 		return
 	}
 	if b.ReleasedAt != 0 || b.Generation != t.BindingGeneration {
