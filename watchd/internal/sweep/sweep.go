@@ -31,8 +31,9 @@ import (
 const (
 	DefaultInterval = 5 * time.Second
 	LeastInterval   = 50 * time.Millisecond
-	standbyPoll     = time.Second     // between tries for the lease
-	captureTime     = 5 * time.Second // for all screens together
+	standbyPoll     = time.Second           // between tries for the lease
+	refreshGap      = 50 * time.Millisecond // between two readings of what is to be done
+	captureTime     = 5 * time.Second       // for all screens together
 	releaseTime     = 2 * time.Second
 	cleanInterval   = time.Minute // between two looks at the lock-file records
 	restartPause    = time.Second // between two starts of one task
@@ -96,8 +97,23 @@ func (s *Sweeper) serve(ctx context.Context, lease *store.Lease) error {
 		defer tasks.wait()
 		wake, cancel := s.Bell.Subscribe()
 		defer cancel()
+		// A send is a dozen commits, and each rings: they are answered together. What
+		// happens in an agent's file reaches its task without this.
+		var last time.Time
+		var later <-chan time.Time
+		refresh := func() {
+			tasks.refresh(held)
+			last, later = time.Now(), nil
+		}
+		soon := func() {
+			if wait := refreshGap - time.Since(last); wait <= 0 {
+				refresh()
+			} else if later == nil {
+				later = time.After(wait)
+			}
+		}
 		s.reconcile(held)
-		tasks.refresh(held)
+		refresh()
 		s.standing()
 		poll := time.NewTimer(s.Interval)
 		defer poll.Stop()
@@ -109,12 +125,14 @@ func (s *Sweeper) serve(ctx context.Context, lease *store.Lease) error {
 				}
 				return context.Cause(held)
 			case <-wake:
-				tasks.refresh(held)
+				soon()
 			case <-tasks.ended:
-				tasks.refresh(held)
+				soon()
+			case <-later:
+				refresh()
 			case <-poll.C:
 				s.reconcile(held)
-				tasks.refresh(held)
+				refresh()
 				tasks.poll(held)
 				poll.Reset(s.Interval)
 			}
