@@ -114,7 +114,7 @@ func (s *Store) Acquire(ctx context.Context, name string, ttl time.Duration) (*L
 	if err != nil {
 		return nil, storeError("read lease", err)
 	}
-	if ok && s.live(row) { // those who wait do not take the write lock in vain
+	if ok && s.live(row, s.opt.Gone) { // those who wait do not take the write lock in vain
 		return nil, leaseTaken(row)
 	}
 	// A row that is not live by time is free; by death, only as it was seen.
@@ -227,8 +227,9 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]LeaseRow, error) {
 	if err != nil {
 		return nil, storeError("list leases", err)
 	}
+	gone := s.holders()
 	for i := range rows {
-		rows[i].Live = s.live(rows[i])
+		rows[i].Live = s.live(rows[i], gone)
 	}
 	return rows, nil
 }
@@ -237,13 +238,28 @@ func leasesOf(q queryer, prefix string) ([]LeaseRow, error) {
 	return list(q, scanLease, leaseRows, "prefix", prefix, "end", prefix+"\U0010FFFF")
 }
 
-func (s *Store) live(r LeaseRow) bool {
+func (s *Store) live(r LeaseRow, over func(holder string) (gone, known bool)) bool {
 	boot, bootID := s.opt.Boot()
 	if r.Holder == "" || r.BootID != bootID || r.ExpiresAt <= boot {
 		return false
 	}
-	gone, known := s.opt.Gone(r.Holder)
+	gone, known := over(r.Holder)
 	return !gone || !known
+}
+
+// holders gives Options.Gone with a memory, for one look at many rows: they have
+// few holders, and each question reads /proc.
+func (s *Store) holders() func(holder string) (gone, known bool) {
+	type answer struct{ gone, known bool }
+	seen := map[string]answer{}
+	return func(holder string) (gone, known bool) {
+		a, ok := seen[holder]
+		if !ok {
+			a.gone, a.known = s.opt.Gone(holder)
+			seen[holder] = a
+		}
+		return a.gone, a.known
+	}
 }
 
 // Live reports whether an effect outside the Store may start now: the lease was

@@ -126,16 +126,17 @@ func (s *Store) OpenDispatches(ctx context.Context) ([]OpenDispatch, error) {
 	if err != nil {
 		return nil, err
 	}
+	over := s.holders()
 	held, fenced := map[string]bool{}, map[string]string{}
 	for _, l := range leases {
-		held[l.Name] = s.live(l)
+		held[l.Name] = s.live(l, over)
 	}
 	for _, f := range fences {
 		fenced[f.TerminalKey] = f.RefID
 	}
 	for i := range all {
 		d := all[i].Dispatch
-		gone, known := s.opt.Gone(d.Dispatcher)
+		gone, known := over(d.Dispatcher)
 		all[i].DispatcherGone = gone && known
 		all[i].TerminalFree = !held[TerminalLease(d.TerminalKey)]
 		all[i].Fenced = fenced[d.TerminalKey] == d.MessageID
@@ -199,12 +200,13 @@ func (s *Store) EligibleTurns(ctx context.Context) ([]Eligible, error) {
 	if err != nil {
 		return nil, err
 	}
+	over := s.holders()
 	open, watched := map[string]bool{}, map[string]bool{}
 	for _, id := range prompts {
 		open[id] = true
 	}
 	for _, l := range leases {
-		watched[l.Name] = s.live(l)
+		watched[l.Name] = s.live(l, over)
 	}
 	for i := range all {
 		all[i].Skip = all[i].reason(open[all[i].Turn.ID])
