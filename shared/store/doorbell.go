@@ -175,7 +175,7 @@ func (e *ear) close() {
 // dataVersion changes when another connection has committed; -1 when it cannot
 // be read now.
 func dataVersion(ctx context.Context, conn *sql.Conn) (v int64) {
-	if err := conn.QueryRowContext(ctx, `PRAGMA data_version`).Scan(&v); err != nil {
+	if err := conn.QueryRowContext(context.WithoutCancel(ctx), `PRAGMA data_version`).Scan(&v); err != nil {
 		return -1
 	}
 	return v

@@ -167,6 +167,13 @@ WHERE w.status IN (SELECT value FROM json_each(:statuses))
 ORDER BY w.created_at DESC, w.watch_id
 LIMIT :limit`)
 
+	watchesActive = define(`
+SELECT w.watch_id
+FROM watches w
+WHERE w.status = 'active'
+ORDER BY w.created_at DESC
+LIMIT :limit`)
+
 	watchesByTerminal = define(`
 SELECT ` + watchCols + `
 FROM watches w
@@ -232,6 +239,13 @@ func (s *Store) Watches(ctx context.Context, f WatchFilter) (all []Watch, err er
 		all, err = list(q, scanWatch, watchesByStatus, "statuses", texts(statuses), "limit", limit)
 	}
 	return all, storeError("list Watches", err)
+}
+
+// ActiveWatches lists the ids of the active Watches, the newest first: what a
+// sweep asks at every bell.
+func (s *Store) ActiveWatches(ctx context.Context) ([]string, error) {
+	ids, err := list(pool{ctx, s.rdb}, scanString, watchesActive, "limit", limitOr(0))
+	return ids, storeError("list active Watches", err)
 }
 
 // WatchNotifications lists the notifications of a Watch in order.

@@ -132,7 +132,9 @@ func (s *Sweeper) serve(ctx context.Context, lease *store.Lease) error {
 				refresh()
 			case <-poll.C:
 				s.reconcile(held)
-				refresh()
+				if time.Since(last) > s.Interval/2 { // a bell may have asked already
+					refresh()
+				}
 				tasks.poll(held)
 				poll.Reset(s.Interval)
 			}

@@ -139,16 +139,20 @@ func (t *tasks) refreshTurns(ctx context.Context) (listed map[string]bool) {
 
 func (t *tasks) refreshWatches(ctx context.Context) (listed map[string]bool) {
 	defer t.s.caught("watches")
-	list, err := t.s.Store.Watches(ctx, store.WatchFilter{ActiveOnly: true})
+	ids, err := t.s.Store.ActiveWatches(ctx)
 	if err != nil {
 		t.problem("watches", err)
 		return nil
 	}
 	wanted := map[string]bool{}
-	for _, w := range list {
-		key := watchPrefix + w.ID
+	for _, id := range ids {
+		key := watchPrefix + id
 		wanted[key] = true
 		t.start(ctx, key, func(ctx context.Context, k *task) error {
+			w, err := t.s.Store.Watch(ctx, id)
+			if err != nil {
+				return err
+			}
 			l, err := t.s.Desk.NewLookout(w, t.lease)
 			if err != nil {
 				return err
