@@ -69,6 +69,9 @@ func (l *Lookout) Paths() []string {
 // pane; the deadline is checked before and, by the Store, after. screen is nil
 // between polls; gone says that the poll looked and the pane was not there.
 func (l *Lookout) Observe(ctx context.Context, screen *terminal.Screen, gone bool) (Observed, error) {
+	if screen != nil && l.unmoved(ctx, *screen) {
+		return Observed{}, nil
+	}
 	w, err := l.desk.Store.Watch(ctx, l.watch.ID)
 	switch {
 	case fault.Is(err, fault.NotFound), err == nil && w.Status != store.WatchActive:
@@ -88,6 +91,23 @@ func (l *Lookout) Observe(ctx context.Context, screen *terminal.Screen, gone boo
 		return Observed{Again: conflictPause}, nil
 	}
 	return o, err
+}
+
+// unmoved reports whether a poll met exactly what the last observation did, so
+// that there is nothing to decide and the row need not be read: the same screen of
+// the same living process, a transcript that did not change, and time left. Most
+// polls of most Watches are that.
+func (l *Lookout) unmoved(ctx context.Context, screen terminal.Screen) bool {
+	at := l.anchor.Place
+	if l.anchor.Task == nil || !l.judged || screen.Pane.Dead || screen.Pane.PID != at.Pane.PID || hash(screen.Text) != l.screen ||
+		l.desk.now().UnixMilli() >= l.watch.DeadlineAt {
+		return false
+	}
+	if dead, known := at.Process.Inc.Gone(); dead || !known {
+		return false
+	}
+	p, err := l.read(ctx)
+	return err == nil && p.State == agent.Open && p.Digest == l.check.Digest
 }
 
 func (l *Lookout) observe(ctx context.Context, screen *terminal.Screen, gone bool) (Observed, error) {
