@@ -65,7 +65,6 @@ type delivery struct {
 	store    string
 	inbox    string
 	captured profile.Captured
-	n        int
 }
 
 func (d *delivery) prepare() error {
