@@ -229,7 +229,7 @@ func TestSettled(t *testing.T) {
 	}
 
 	eventually(t, "the pane is busy", func() bool { return len(s.tmux("capture-pane", "-p", "-t", "%1")) > 40 })
-	got, err = c.Settled(ctx, s.pane("%1"), 50*time.Millisecond, 400*time.Millisecond)
+	got, err = c.Settled(ctx, s.pane("%1"), time.Second, 3*time.Second) // the loop may stand still for a while on a busy machine
 	if !fault.Is(err, fault.TerminalNotIdle) || !errors.Is(err, terminal.ErrUnsettled) || lines(got.Text) != 24 {
 		t.Errorf("busy pane: %d lines, %v, want terminal_not_idle and the last screen", lines(got.Text), err)
 	}
@@ -243,7 +243,7 @@ func TestSettled(t *testing.T) {
 
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	if _, err := c.Settled(short, s.pane("%1"), 50*time.Millisecond, patient); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Settled(short, s.pane("%1"), time.Second, patient); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("caller's deadline: got %v", err)
 	}
 }
