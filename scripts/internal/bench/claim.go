@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // the driver of the baseline
+	"github.com/mattn/go-sqlite3"
 	"golang.org/x/sync/errgroup"
 
 	"drawbridge/scripts/internal/demohost"
@@ -197,11 +198,20 @@ func storeClaims(ctx context.Context, dir string, i int) (unit, end func() error
 // profileID is that of the example Host's Profile.
 const profileID = "demo-host-inbox"
 
-// Plain statements for the same changes: no lease, no order, no rule.
+// Plain statements for the same changes: the row that waits longest, its contents,
+// and the attempt beside it. No lease, no fence, no rule between rows of one Watch.
 const (
-	rawRows   = `SELECT delivery_id FROM callbacks WHERE route_profile_id = ? AND route_controller_session_id = ?`
-	rawClaim  = `UPDATE callbacks SET status = 'claimed', attempts = attempts + 1, attempt_id = ?2, claim_holder = 'bench', claim_epoch = 1, claim_expires_at = ?3, last_attempt_at = ?3, updated_at = ?3 WHERE delivery_id = ?1`
-	rawBegin  = `INSERT INTO callback_attempts(delivery_id, number, attempt_id, holder, claim_epoch, claimed_at) VALUES (?1, 1, ?2, 'bench', 1, ?3)`
+	rawClaim = `
+UPDATE callbacks
+SET status = 'claimed', attempts = attempts + 1, attempt_id = ?1, claim_holder = 'bench', claim_epoch = 1, claim_expires_at = ?2, last_attempt_at = ?2, updated_at = ?2
+WHERE delivery_id = (
+  SELECT delivery_id
+  FROM callbacks
+  WHERE status IN ('pending','retry_wait') AND route_profile_id = ?3 AND route_controller_session_id = ?4
+  ORDER BY coalesce(last_attempt_at, created_at), delivery_id
+  LIMIT 1)
+RETURNING delivery_id, message_id, body, envelope_json, attempts`
+	rawBegin  = `INSERT INTO callback_attempts(delivery_id, number, attempt_id, holder, claim_epoch, claimed_at) VALUES (?1, ?2, ?3, 'bench', 1, ?4)`
 	rawSettle = `UPDATE callbacks SET status = 'accepted', attempt_id = NULL, claim_expires_at = NULL, accepted_at = ?2, acceptance_id = 'acceptance', updated_at = ?2 WHERE delivery_id = ?1`
 	rawEnd    = `UPDATE callback_attempts SET ended_at = ?2, disposition = 'accepted', acceptance_id = 'acceptance', evidence_json = '{}' WHERE attempt_id = ?1`
 )
@@ -212,58 +222,64 @@ func rawClaims(ctx context.Context, dir string, i int) (unit, end func() error, 
 	if err != nil {
 		return nil, nil, err
 	}
-	fail := func(err error) (func() error, func() error, error) { return nil, nil, errors.Join(err, db.Close()) }
-	ids, err := texts(ctx, db, rawRows, profileID, family(i))
-	if err != nil {
-		return fail(err)
-	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fail(err)
+		return nil, nil, errors.Join(err, db.Close())
 	}
-	prepared := map[string]*sql.Stmt{}
+	r := &rawStore{conn: conn, prepared: map[string]*sql.Stmt{}}
 	for _, q := range []string{rawClaim, rawBegin, rawSettle, rawEnd, "BEGIN IMMEDIATE", "COMMIT"} {
-		if prepared[q], err = conn.PrepareContext(ctx, q); err != nil {
-			return fail(err)
+		if r.prepared[q], err = conn.PrepareContext(ctx, q); err != nil {
+			return nil, nil, errors.Join(err, db.Close())
 		}
-	}
-	transact := func(first string, a []any, second string, b []any) error {
-		for _, step := range []struct {
-			query string
-			args  []any
-		}{{"BEGIN IMMEDIATE", nil}, {first, a}, {second, b}, {"COMMIT", nil}} {
-			if _, err := prepared[step.query].ExecContext(ctx, step.args...); err != nil {
-				return fmt.Errorf("%.40s: %w", step.query, err)
-			}
-		}
-		return nil
 	}
 	next := 0
 	unit = func() error {
-		id, attempt, now := ids[next], fmt.Sprintf("attempt-%d-%d", i, next), time.Now().UnixMilli()
+		var row struct {
+			id, message, body, envelope string
+			attempts                    int64
+		}
+		attempt, now := fmt.Sprintf("attempt-%d-%d", i, next), time.Now().UnixMilli()
 		next++
-		if err := transact(rawClaim, []any{id, attempt, now}, rawBegin, []any{id, attempt, now}); err != nil {
+		err := r.transact(func() error {
+			found := r.prepared[rawClaim].QueryRow(attempt, now, profileID, family(i))
+			if err := found.Scan(&row.id, &row.message, &row.body, &row.envelope, &row.attempts); err != nil {
+				return err
+			}
+			return r.exec(rawBegin, row.id, row.attempts, attempt, now)
+		})
+		if err != nil {
 			return err
 		}
-		return transact(rawSettle, []any{id, now}, rawEnd, []any{attempt, now})
+		return r.transact(func() error {
+			return errors.Join(r.exec(rawSettle, row.id, now), r.exec(rawEnd, attempt, now))
+		})
 	}
 	return unit, func() error { return errors.Join(conn.Close(), db.Close()) }, nil
 }
 
-// texts reads the first column of all rows.
-func texts(ctx context.Context, db *sql.DB, query string, args ...any) ([]string, error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []string
-	for rows.Next() {
-		var v string
-		if err := rows.Scan(&v); err != nil {
-			return nil, err
+// rawStore is one connection with its prepared statements.
+type rawStore struct {
+	conn     *sql.Conn
+	prepared map[string]*sql.Stmt
+}
+
+func (r *rawStore) exec(query string, args ...any) error {
+	_, err := r.prepared[query].Exec(args...)
+	return err
+}
+
+// transact waits for the write lock as the Store does.
+func (r *rawStore) transact(f func() error) error {
+	for {
+		err := r.exec("BEGIN IMMEDIATE")
+		var e sqlite3.Error
+		if errors.As(err, &e) && e.Code == sqlite3.ErrBusy {
+			time.Sleep(200*time.Microsecond + rand.N(time.Millisecond))
+			continue
 		}
-		out = append(out, v)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(), r.exec("COMMIT"))
 	}
-	return out, rows.Err()
 }

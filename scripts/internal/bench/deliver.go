@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -224,11 +223,9 @@ func fillOne(ctx context.Context, db *store.Store, route callback.Route, word st
 	return err
 }
 
-// openRaw opens a database with the Store's pragmas and SQLite's own waiting,
-// one connection.
+// openRaw opens a database with the Store's pragmas, one connection.
 func openRaw(path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite3", "file:"+path+"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_txlock=immediate&_busy_timeout="+
-		strconv.Itoa(int(store.WriteWait.Milliseconds())))
+	db, err := sql.Open("sqlite3", "file:"+path+"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_txlock=immediate&_busy_timeout=0&_stmt_cache_size=128")
 	if err != nil {
 		return nil, fmt.Errorf("open the baseline's database: %w", err)
 	}
