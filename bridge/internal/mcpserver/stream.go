@@ -5,12 +5,14 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// pipeChunk is how much is written at once: a pipe that polls as writable takes
-// this much without blocking (PIPE_BUF).
+// pipeChunk is how much is written at once where the kernel cannot be asked to
+// take only what fits: a pipe that polls as writable takes this much without
+// blocking (PIPE_BUF).
 const pipeChunk = 4096
 
 // errReleased ends a Read or Write that was told to give up.
@@ -25,6 +27,8 @@ type stream struct {
 	file  *os.File
 	fd    int
 	event int // eventfd; readable once released
+
+	partial atomic.Bool // RWF_NOWAIT is not to be had: write in chunks
 
 	mu       sync.Mutex
 	released bool
@@ -107,10 +111,21 @@ func (s *stream) Read(p []byte) (int, error) {
 func (s *stream) Write(p []byte) (int, error) {
 	done := 0
 	for done < len(p) {
+		n, err := s.try(p[done:])
+		done += n
+		if err != nil {
+			return done, err
+		}
+		if done == len(p) {
+			break
+		}
 		if err := s.await(unix.POLLOUT); err != nil {
 			return done, err
 		}
-		n, err := unix.Write(s.fd, p[done:min(done+pipeChunk, len(p))])
+		if !s.partial.Load() {
+			continue
+		}
+		n, err = unix.Write(s.fd, p[done:min(done+pipeChunk, len(p))])
 		switch {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
 			continue
@@ -120,6 +135,25 @@ func (s *stream) Write(p []byte) (int, error) {
 		done += n
 	}
 	return done, nil
+}
+
+// try writes what fits now and never blocks; 0 where that cannot be had without
+// putting the descriptor into non-blocking mode (a terminal, an older kernel).
+func (s *stream) try(p []byte) (int, error) {
+	if s.partial.Load() {
+		return 0, nil
+	}
+	n, err := unix.Pwritev2(s.fd, [][]byte{p}, -1, unix.RWF_NOWAIT)
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		return 0, nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESPIPE):
+		s.partial.Store(true)
+		return 0, nil
+	}
+	return 0, os.NewSyscallError("write", err)
 }
 
 // releasable gives r or w as something that release can free. What is neither a

@@ -13,15 +13,18 @@ const maxUnsent = 64 << 20
 var errNoWriter = errors.New("output closed")
 
 // A writer is the only thing that touches stdout. Frames are written whole and
-// one after another by one goroutine, so no call waits for a slow client and
-// no two frames ever mix.
+// one after another, so no two frames ever mix. A frame that the client's pipe
+// takes at once is written by whoever brings it; all else is left to one
+// goroutine, so no call waits for a slow client.
 type writer struct {
 	out io.Writer
+	try func([]byte) (int, error) // writes what fits now; nil: nothing ever does
 
 	mu     sync.Mutex
 	change sync.Cond // signalled whenever a field below changes
 	queue  []unsent
-	size   int // bytes in queue
+	size   int  // bytes in queue
+	busy   bool // a frame is being tried
 	err    error
 	ending bool
 	done   chan struct{} // closed when run has returned
@@ -36,6 +39,9 @@ type unsent struct {
 func newWriter(out io.Writer) *writer {
 	w := &writer{out: out, done: make(chan struct{})}
 	w.change.L = &w.mu
+	if t, ok := out.(interface{ try([]byte) (int, error) }); ok {
+		w.try = t.try
+	}
 	return w
 }
 
@@ -51,10 +57,34 @@ func (w *writer) put(frame []byte, sent func()) {
 		sent()
 		return
 	}
-	w.queue = append(w.queue, unsent{frame, sent})
-	w.size += len(frame)
+	if w.try == nil || w.busy || w.size > 0 {
+		w.enqueue(unsent{frame, sent})
+		w.mu.Unlock()
+		return
+	}
+	w.busy = true
+	w.mu.Unlock()
+	n, err := w.try(frame)
+	w.mu.Lock()
+	w.busy = false
+	if err == nil && n == len(frame) {
+		w.change.Broadcast() // others may have come meanwhile
+		w.mu.Unlock()
+		sent()
+		return
+	}
+	// What is left of the frame, or the error for run to meet again, goes first.
+	w.queue = append([]unsent{{frame[n:], sent}}, w.queue...)
+	w.size += len(frame) - n
 	w.change.Broadcast()
 	w.mu.Unlock()
+}
+
+// enqueue is called with mu held.
+func (w *writer) enqueue(u unsent) {
+	w.queue = append(w.queue, u)
+	w.size += len(u.frame)
+	w.change.Broadcast()
 }
 
 // run writes until end was called and the queue is empty, or the output failed.
@@ -63,7 +93,7 @@ func (w *writer) run(failed func(error)) {
 	defer close(w.done)
 	for {
 		w.mu.Lock()
-		for len(w.queue) == 0 && !w.ending {
+		for w.busy || len(w.queue) == 0 && !w.ending {
 			w.change.Wait()
 		}
 		if len(w.queue) == 0 {
