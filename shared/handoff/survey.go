@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"sort"
 	"sync"
@@ -31,8 +32,18 @@ func (s *sighting) id() string { return terminal.ID(string(s.proc.Agent), s.pane
 
 // survey looks at every pane of the configured sockets once: one listing, one
 // capture of all, one walk over the process tree, no settling wait.
+//
+// Panes that the last survey met are looked for in /proc while tmux lists and
+// captures; those that are new or changed, after it.
 func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, error) {
-	listing, err := d.Tmux.Panes(ctx)
+	var known []terminal.Pane
+	if scan {
+		known = d.Tmux.Known()
+	}
+	early := make(chan map[string]*sighting, 1)
+	go func() { early <- d.find(ctx, known) }()
+	listing, screens, err := d.list(ctx, scan)
+	at := <-early
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,27 +51,65 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 	for _, e := range listing.Errors {
 		problems = append(problems, e.Error())
 	}
-
-	var screens map[string]terminal.Screen
-	captured := make(chan error, 1)
-	go func() {
-		var err error
-		if scan {
-			screens, err = d.Tmux.Capture(ctx, listing.Panes)
+	before := map[string]terminal.Pane{}
+	for _, p := range known {
+		before[p.Key()] = p
+	}
+	var fresh, unseen []terminal.Pane
+	for _, p := range listing.Panes {
+		if k, ok := before[p.Key()]; !ok || k.PID != p.PID || k.TTY != p.TTY || k.Dead != p.Dead {
+			fresh = append(fresh, p)
 		}
-		captured <- err
-	}()
-	found := d.find(ctx, listing.Panes)
+		if _, ok := screens[p.Key()]; scan && !ok {
+			unseen = append(unseen, p)
+		}
+	}
+	captured := make(chan error, 1)
+	go func() { captured <- d.capture(ctx, unseen, screens) }()
+	for key, s := range d.find(ctx, fresh) {
+		at[key] = s
+	}
 	if err := <-captured; err != nil {
 		problems = append(problems, fault.CleanLine(err.Error()))
 	}
+	found := d.readAll(listing.Panes, at, screens)
+	sort.Slice(found, func(i, j int) bool { return found[i].id() < found[j].id() })
+	return found, problems, ctx.Err()
+}
 
+func (d *Desk) list(ctx context.Context, scan bool) (terminal.Listing, map[string]terminal.Screen, error) {
+	if scan {
+		return d.Tmux.Survey(ctx)
+	}
+	listing, err := d.Tmux.Panes(ctx)
+	return listing, nil, err
+}
+
+// capture adds the screens of panes.
+func (d *Desk) capture(ctx context.Context, panes []terminal.Pane, screens map[string]terminal.Screen) error {
+	if len(panes) == 0 {
+		return nil
+	}
+	more, err := d.Tmux.Capture(ctx, panes)
+	maps.Copy(screens, more)
+	return err
+}
+
+// readAll joins what was found in the listed panes with their screens.
+func (d *Desk) readAll(panes []terminal.Pane, at map[string]*sighting, screens map[string]terminal.Screen) []*sighting {
+	var found []*sighting
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, s := range found {
+	for _, p := range panes {
+		s := at[p.Key()]
+		if s == nil {
+			continue
+		}
+		s.pane = p
+		found = append(found, s)
 		g.Go(func() error {
 			var screen *terminal.Screen
-			if one, ok := screens[s.pane.Key()]; ok {
+			if one, ok := screens[p.Key()]; ok {
 				screen = &one
 			}
 			s.read(screen)
@@ -68,16 +117,15 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 		})
 	}
 	_ = g.Wait() // the functions return nil
-	sort.Slice(found, func(i, j int) bool { return found[i].id() < found[j].id() })
-	return found, problems, ctx.Err()
+	return found
 }
 
-// find gives the panes that hold exactly one agent, with what its own files say:
-// all of it reads /proc and files, while the server captures the screens.
-func (d *Desk) find(ctx context.Context, panes []terminal.Pane) []*sighting {
+// find gives, by Pane.Key, the panes that hold exactly one agent, with what its
+// own files say. All of it reads /proc and files.
+func (d *Desk) find(ctx context.Context, panes []terminal.Pane) map[string]*sighting {
 	var (
 		mu  sync.Mutex
-		out []*sighting
+		out = map[string]*sighting{}
 	)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -90,7 +138,7 @@ func (d *Desk) find(ctx context.Context, panes []terminal.Pane) []*sighting {
 			if err == nil {
 				s.identify(gctx)
 				mu.Lock()
-				out = append(out, s)
+				out[p.Key()] = s
 				mu.Unlock()
 			}
 			return nil

@@ -73,12 +73,7 @@ func (t *Tmux) Capture(ctx context.Context, panes []Pane) (map[string]Screen, er
 // capture reads panes of one server.
 func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen, error) {
 	nonce := newNonce()
-	var script strings.Builder
-	for _, id := range ids {
-		fmt.Fprintf(&script, "display-message -p -t %s '%s %s'\ncapture-pane -e -p -t %s\n", id, nonce, factsFormat, id)
-	}
-	fmt.Fprintf(&script, "display-message -p '%s %s'\n", nonce, endMark)
-	res, err := t.run(ctx, ep.Socket, []byte(script.String()), "source-file", "-")
+	res, err := t.run(ctx, ep.Socket, []byte(captureScript(ids, nonce)), "source-file", "-")
 	frames, whole := parseFrames(res.out, nonce)
 	if errors.Is(err, errNotStarted) {
 		return nil, clientFault("capturing panes", err)
@@ -88,14 +83,7 @@ func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen
 	if !ep.Server.Alive() {
 		return nil, nil
 	}
-	var screens []Screen
-	for _, f := range frames {
-		if f.server != ep.Server.PID {
-			continue
-		}
-		f.pane.Endpoint = ep
-		screens = append(screens, Screen{Pane: f.pane, Text: f.body})
-	}
+	screens := screensOf(frames, ep)
 	switch {
 	case err != nil:
 		return screens, clientFault("capturing panes", err)
@@ -104,6 +92,28 @@ func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen
 			WithHint("a hook of this tmux server that prints (show-hooks -g) would do that").Safe()
 	}
 	return screens, nil
+}
+
+// captureScript asks for a frame of each pane, and for the end mark.
+func captureScript(ids []string, nonce string) string {
+	var script strings.Builder
+	for _, id := range ids {
+		fmt.Fprintf(&script, "display-message -p -t %s '%s %s'\ncapture-pane -e -p -t %s\n", id, nonce, factsFormat, id)
+	}
+	fmt.Fprintf(&script, "display-message -p '%s %s'\n", nonce, endMark)
+	return script.String()
+}
+
+// screensOf gives the frames that this very server answered.
+func screensOf(frames []frame, ep Endpoint) []Screen {
+	var screens []Screen
+	for _, f := range frames {
+		if f.server == ep.Server.PID {
+			f.pane.Endpoint = ep
+			screens = append(screens, Screen{Pane: f.pane, Text: f.body})
+		}
+	}
+	return screens
 }
 
 // parseFrames gives the whole frames of out. A frame counts only if the line

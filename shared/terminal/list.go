@@ -38,12 +38,50 @@ type Listing struct {
 // cannot be read is reported in the Listing; an error means that nothing could
 // be listed at all (no tmux program, or ctx ended).
 func (t *Tmux) Panes(ctx context.Context) (Listing, error) {
+	listing, _, err := t.look(ctx, false)
+	return listing, err
+}
+
+// Survey is Panes with the screens of those panes that the last Survey met: to
+// start a client costs more than all that it asks, so one asks both. The result
+// is keyed by Pane.Key. A pane without a screen is new, or its answer was not
+// whole: Capture it.
+func (t *Tmux) Survey(ctx context.Context) (Listing, map[string]Screen, error) {
+	listing, screens, err := t.look(ctx, true)
+	if err == nil {
+		t.mu.Lock()
+		t.known = listing.Panes
+		t.mu.Unlock()
+	}
+	return listing, screens, err
+}
+
+// Known gives the panes that the last Survey met. Whoever wants to know what runs
+// in them may look while the next one is under way; a pane of it that differs has
+// to be looked at again.
+func (t *Tmux) Known() []Pane {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.known)
+}
+
+// look lists all sockets, with the screens of the known panes.
+func (t *Tmux) look(ctx context.Context, capture bool) (Listing, map[string]Screen, error) {
 	if _, err := t.find(); err != nil {
-		return Listing{}, clientFault("listing panes", err)
+		return Listing{}, nil, clientFault("listing panes", err)
+	}
+	ids := map[string][]string{} // by socket
+	if capture {
+		for _, p := range t.Known() {
+			if at := p.Endpoint.Socket; len(ids[at]) < maxBatch {
+				ids[at] = append(ids[at], p.ID)
+			}
+		}
 	}
 	type found struct {
-		panes []Pane
-		err   *SocketError
+		panes   []Pane
+		screens []Screen
+		err     *SocketError
 	}
 	results := make([]found, len(t.sockets))
 	seen := map[string]bool{}
@@ -60,32 +98,39 @@ func (t *Tmux) Panes(ctx context.Context) (Listing, error) {
 		}
 		seen[path] = true
 		g.Go(func() error {
-			results[i].panes, results[i].err = t.list(ctx, socket, path)
+			results[i].panes, results[i].screens, results[i].err = t.list(ctx, socket, path, ids[path])
 			return nil
 		})
 	}
 	_ = g.Wait() // the functions return nil
 	if err := ctx.Err(); err != nil {
-		return Listing{}, fmt.Errorf("listing panes: %w", err)
+		return Listing{}, nil, fmt.Errorf("listing panes: %w", err)
 	}
 	var all Listing
+	screens := map[string]Screen{}
 	for _, r := range results {
 		all.Panes = append(all.Panes, r.panes...)
+		for _, s := range r.screens {
+			screens[s.Pane.Key()] = s
+		}
 		if r.err != nil {
 			all.Errors = append(all.Errors, *r.err)
 		}
 	}
-	return all, nil
+	return all, screens, nil
 }
 
-// list lists one server.
-func (t *Tmux) list(ctx context.Context, socket, path string) ([]Pane, *SocketError) {
-	bad := func(p SocketProblem, reason string) ([]Pane, *SocketError) {
-		return nil, &SocketError{Socket: socket, Problem: p, Reason: fault.CleanLine(reason)}
+// list lists one server, and captures the panes ids of it.
+func (t *Tmux) list(ctx context.Context, socket, path string, ids []string) ([]Pane, []Screen, *SocketError) {
+	bad := func(p SocketProblem, reason string) ([]Pane, []Screen, *SocketError) {
+		return nil, nil, &SocketError{Socket: socket, Problem: p, Reason: fault.CleanLine(reason)}
 	}
-	nonce := newNonce()
+	nonce, frameNonce := newNonce(), newNonce()
 	script := "list-panes -a -F '" + nonce + " " + placeFormat + " " + nonce + "'\n" +
 		"display-message -p '" + nonce + " " + endMark + " #{pid} " + nonce + "'\n"
+	if len(ids) > 0 {
+		script += captureScript(ids, frameNonce)
+	}
 	res, err := t.run(ctx, path, []byte(script), "source-file", "-")
 	if err != nil {
 		return bad(SocketUnreadable, err.Error())
@@ -96,7 +141,10 @@ func (t *Tmux) list(ctx context.Context, socket, path string) ([]Pane, *SocketEr
 		}
 		return bad(SocketUnreadable, res.reason())
 	}
-	records, server, err := parseListing(res.out, nonce)
+	records, server, rest, err := parseListing(res.out, nonce)
+	if err == nil && len(ids) == 0 && len(rest) > 0 {
+		err = errors.New("the listing does not end with its server")
+	}
 	if err != nil {
 		if len(res.diag) > 0 {
 			err = fmt.Errorf("%w: %s", err, res.reason())
@@ -107,7 +155,9 @@ func (t *Tmux) list(ctx context.Context, socket, path string) ([]Pane, *SocketEr
 	if err != nil {
 		return bad(SocketUnreadable, fmt.Sprintf("reading the tmux server's process: %v", err))
 	}
-	return merge(records, Endpoint{Socket: path, Server: inc}), nil
+	ep := Endpoint{Socket: path, Server: inc}
+	frames, _ := parseFrames(rest, frameNonce) // what is not whole is captured again
+	return merge(records, ep), screensOf(frames, ep), nil
 }
 
 // placed is a pane in one of the sessions that show it.
@@ -119,34 +169,35 @@ type placed struct {
 
 // parseListing reads records that stand between two nonces each, so that a
 // session name may hold any bytes, and demands the end mark. Anything beside
-// the records (the output of a user's hook) spoils the whole.
-func parseListing(out []byte, nonce string) (records []placed, server int, err error) {
+// the records (the output of a user's hook) spoils the whole. What follows the end
+// mark is given back.
+func parseListing(out []byte, nonce string) (records []placed, server int, behind []byte, err error) {
 	for rest := string(out); rest != ""; {
 		body, begins := strings.CutPrefix(rest, nonce+" ")
 		rec, next, ends := strings.Cut(body, " "+nonce+"\n")
 		if !begins || !ends {
-			return nil, 0, errors.New("the listing is cut or has foreign output in it")
+			return nil, 0, nil, errors.New("the listing is cut or has foreign output in it")
 		}
 		rest = next
 		if pid, ok := strings.CutPrefix(rec, endMark+" "); ok {
 			server, err = number(pid)
-			if err != nil || server == 0 || rest != "" {
-				return nil, 0, errors.New("the listing does not end with its server")
+			if err != nil || server == 0 {
+				return nil, 0, nil, errors.New("the listing does not end with its server")
 			}
 			for _, r := range records {
 				if r.server != server {
-					return nil, 0, errors.New("the listing names two servers")
+					return nil, 0, nil, errors.New("the listing names two servers")
 				}
 			}
-			return records, server, nil
+			return records, server, out[len(out)-len(rest):], nil
 		}
 		r, err := parsePlace(rec)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, nil, err
 		}
 		records = append(records, r)
 	}
-	return nil, 0, errors.New("the listing has no end")
+	return nil, 0, nil, errors.New("the listing has no end")
 }
 
 // parsePlace reads one record of placeFormat.

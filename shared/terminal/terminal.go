@@ -85,14 +85,16 @@ type Options struct {
 }
 
 // Tmux asks the tmux servers of the configured sockets. It holds no connection
-// and no state but the program's path, and may be used by several goroutines.
+// and no state but the program's path and the panes that the last Survey met, and
+// may be used by several goroutines.
 type Tmux struct {
 	sockets []string
 	program string
 	env     []string
 
-	mu   sync.Mutex
-	path string // program, once found
+	mu    sync.Mutex
+	path  string // program, once found
+	known []Pane // of the last Survey
 }
 
 // New makes a Tmux; nothing is run or looked up yet.
