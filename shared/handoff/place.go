@@ -126,24 +126,24 @@ func (d *Desk) captureAt(ctx context.Context, at place) (*sighting, terminal.Scr
 	if a == nil {
 		return nil, terminal.Screen{}, fault.New(fault.CapabilityMissing, "find %s: no adapter for agent %q", at.TerminalID, at.Process.Agent)
 	}
-	var (
-		proc    agent.Process
-		findErr error
-		done    = make(chan struct{})
-	)
-	go func() {
-		defer close(done)
-		proc, findErr = a.Find(ctx, at.Pane)
-	}()
+	type finding struct {
+		proc agent.Process
+		err  error
+	}
+	find := aside(func() (f finding) {
+		f.proc, f.err = a.Find(ctx, at.Pane)
+		return f
+	})
+	defer find()
 	screen, err := d.Tmux.CaptureOne(ctx, at.Pane)
-	<-done
 	if err != nil {
 		return nil, screen, err
 	}
 	pane := at.Pane // a capture does not tell the pane's place again
 	pane.Dead, pane.InMode, pane.Alternate = screen.Pane.Dead, screen.Pane.InMode, screen.Pane.Alternate
 	pane.Width, pane.Height = screen.Pane.Width, screen.Pane.Height
-	s, err := found(at, a, pane, proc, findErr)
+	f := find()
+	s, err := found(at, a, pane, f.proc, f.err)
 	return s, screen, err
 }
 

@@ -119,8 +119,17 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
-	t, err := d.recovered(ctx, in.TurnID)
+	t, err := d.Store.Turn(ctx, in.TurnID)
 	if err != nil {
+		return Outcome{}, err
+	}
+	first := t
+	look := func() presence { return d.present(ctx, first) }
+	if first.Blocks() { // tmux is asked while the records are read
+		look = aside(look)
+		defer look()
+	}
+	if t, err = d.recovered(ctx, t); err != nil {
 		return Outcome{}, err
 	}
 	res := TurnStatus{
@@ -146,7 +155,11 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	d.present(ctx, &res, t)
+	now := look()
+	if t.Blocks() != first.Blocks() { // recovery released it
+		now = d.present(ctx, t)
+	}
+	res.Terminal, res.Screen, res.Limitations = now.terminal, now.screen, append(res.Limitations, now.limitations...)
 	switch x.Status {
 	case store.DispatchUncertain, store.DispatchNotAccepted:
 		res.Confidence = "uncertain"
@@ -161,17 +174,13 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 // recovered gives the Turn after recovery has looked at it. A released Turn
 // holds nothing that a dead program could have left behind; only its retention
 // may end.
-func (d *Desk) recovered(ctx context.Context, id string) (store.Turn, error) {
-	t, err := d.Store.Turn(ctx, id)
-	if err != nil {
-		return t, err
-	}
+func (d *Desk) recovered(ctx context.Context, t store.Turn) (store.Turn, error) {
 	due := t.Status == store.TurnIdle && t.IdleSince+int64(t.RetentionMinutes*60_000) <= d.now().UnixMilli()
 	if !t.Blocks() && !due {
 		return t, nil
 	}
-	d.Recover(ctx, id)
-	return d.Store.Turn(ctx, id)
+	d.Recover(ctx, t.ID)
+	return d.Store.Turn(ctx, t.ID)
 }
 
 // history adds events, callbacks and the trace, and gives the callbacks.
@@ -212,37 +221,45 @@ func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace
 	return rows, nil
 }
 
-// present adds how the pane is now; an unreachable one is no error. A released
+// presence is how a Turn's pane is now.
+type presence struct {
+	terminal    TerminalStatus
+	screen      *ScreenView
+	limitations []string
+}
+
+// present tells how the pane is now; an unreachable one is no error. A released
 // Turn is shown without its pane, which may serve other work by now.
-func (d *Desk) present(ctx context.Context, res *TurnStatus, t store.Turn) {
+func (d *Desk) present(ctx context.Context, t store.Turn) (p presence) {
 	b, err := d.Store.Binding(ctx, t.BindingID)
 	if err != nil {
-		res.Terminal.Reason = fault.CleanLine(err.Error())
-		return
+		p.terminal.Reason = fault.CleanLine(err.Error())
+		return p
 	}
-	res.Terminal.TerminalID = b.TerminalID
+	p.terminal.TerminalID = b.TerminalID
 	if !t.Blocks() {
-		res.Terminal.Reason = "its pane is not looked at any more"
-		return
+		p.terminal.Reason = "its pane is not looked at any more"
+		return p
 	}
 	if b.ReleasedAt != 0 || b.Generation != t.BindingGeneration {
-		res.Limitations = append(res.Limitations, "the session was attached elsewhere since this turn began")
+		p.limitations = append(p.limitations, "the session was attached elsewhere since this turn began")
 	}
 	at, err := parsePlace(b.Endpoint)
 	if err != nil {
-		res.Terminal.Reason = fault.CleanLine(err.Error())
-		return
+		p.terminal.Reason = fault.CleanLine(err.Error())
+		return p
 	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
 	s, screen, err := d.captureAt(pctx, at)
 	if err != nil {
-		res.Terminal.Reason = fault.CleanLine(err.Error())
-		res.Limitations = append(res.Limitations, "the pane cannot be seen")
-		return
+		p.terminal.Reason = fault.CleanLine(err.Error())
+		p.limitations = append(p.limitations, "the pane cannot be seen")
+		return p
 	}
-	res.Terminal, res.Screen = d.show(pctx, s, screen)
-	res.Terminal.TerminalID = b.TerminalID
+	p.terminal, p.screen = d.show(pctx, s, screen)
+	p.terminal.TerminalID = b.TerminalID
+	return p
 }
 
 // look captures one pane once for display.

@@ -40,13 +40,13 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 	if scan {
 		known = d.Tmux.Known()
 	}
-	early := make(chan map[string]*sighting, 1)
-	go func() { early <- d.find(ctx, known) }()
+	early := aside(func() map[string]*sighting { return d.find(ctx, known) })
+	defer early()
 	listing, screens, err := d.list(ctx, scan)
-	at := <-early
 	if err != nil {
 		return nil, nil, err
 	}
+	at := early()
 	var problems []string
 	for _, e := range listing.Errors {
 		problems = append(problems, e.Error())
@@ -64,12 +64,12 @@ func (d *Desk) survey(ctx context.Context, scan bool) ([]*sighting, []string, er
 			unseen = append(unseen, p)
 		}
 	}
-	captured := make(chan error, 1)
-	go func() { captured <- d.capture(ctx, unseen, screens) }()
+	captured := aside(func() error { return d.capture(ctx, unseen, screens) })
+	defer captured()
 	for key, s := range d.find(ctx, fresh) {
 		at[key] = s
 	}
-	if err := <-captured; err != nil {
+	if err := captured(); err != nil {
 		problems = append(problems, fault.CleanLine(err.Error()))
 	}
 	found := d.readAll(listing.Panes, at, screens)

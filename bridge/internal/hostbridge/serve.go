@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -29,12 +30,20 @@ import (
 	"drawbridge/shared/version"
 )
 
-// drainMargin is how much longer the group waits than its parts: each of them
-// keeps the drain deadline by itself.
-const drainMargin = time.Second
+const (
+	// drainMargin is how much longer the group waits than its parts: each of them
+	// keeps the drain deadline by itself.
+	drainMargin = time.Second
+	// gcPercent lets garbage grow to twice the live heap, which is a few MiB: at
+	// Go's default every few dozen calls pay for a collection.
+	gcPercent = 200
+)
 
 // serve is host-bridge: freeze the Profile, open, build, group, run.
 func serve(ctx context.Context, cfg config, owner process.Owner, stdin io.Reader, stdout, stderr io.Writer) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	prof, captured, err := freeze(cfg)
 	if err != nil {
 		return err

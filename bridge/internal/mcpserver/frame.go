@@ -187,6 +187,16 @@ func encodeAnswer(id ident, result json.RawMessage, failure error) ([]byte, erro
 	if failure != nil {
 		a.Result, a.Error = nil, wireError(failure)
 	}
+	// A result comes from the SDK's encoder: compact, valid and without a newline.
+	// Encoding it again would read a long one to its end.
+	if failure == nil && len(result) > 0 && bytes.IndexByte(result, '\n') < 0 {
+		frame := make([]byte, 0, len(result)+len(a.ID)+64)
+		frame = append(frame, `{"jsonrpc":"2.0","id":`...)
+		frame = append(frame, a.ID...)
+		frame = append(frame, `,"result":`...)
+		frame = append(frame, result...)
+		return append(frame, "}\n"...), nil
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
