@@ -119,19 +119,22 @@ func (d *Desk) byPlace(ctx context.Context, at place) (*sighting, error) {
 }
 
 // captureAt finds a stored place again and captures its screen, with one tmux
-// client instead of byPlace's and another; the process is looked for meanwhile.
-// It is for display: who types looks in order.
+// client instead of byPlace's and another; the process and its files are looked
+// at meanwhile. It is for display: who types looks in order.
 func (d *Desk) captureAt(ctx context.Context, at place) (*sighting, terminal.Screen, error) {
 	a := d.adapter(string(at.Process.Agent))
 	if a == nil {
 		return nil, terminal.Screen{}, fault.New(fault.CapabilityMissing, "find %s: no adapter for agent %q", at.TerminalID, at.Process.Agent)
 	}
 	type finding struct {
-		proc agent.Process
-		err  error
+		s   sighting
+		err error
 	}
 	find := aside(func() (f finding) {
-		f.proc, f.err = a.Find(ctx, at.Pane)
+		f.s.adapter = a
+		if f.s.proc, f.err = a.Find(ctx, at.Pane); f.err == nil {
+			f.s.identify(ctx)
+		}
 		return f
 	})
 	defer find()
@@ -143,8 +146,11 @@ func (d *Desk) captureAt(ctx context.Context, at place) (*sighting, terminal.Scr
 	pane.Dead, pane.InMode, pane.Alternate = screen.Pane.Dead, screen.Pane.InMode, screen.Pane.Alternate
 	pane.Width, pane.Height = screen.Pane.Width, screen.Pane.Height
 	f := find()
-	s, err := found(at, a, pane, f.proc, f.err)
-	return s, screen, err
+	if _, err := found(at, a, pane, f.s.proc, f.err); err != nil {
+		return nil, screen, err
+	}
+	f.s.pane = pane
+	return &f.s, screen, nil
 }
 
 // found judges what Find said of the pane of a stored place.

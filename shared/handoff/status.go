@@ -129,7 +129,8 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 		look = aside(look)
 		defer look()
 	}
-	if t, err = d.recovered(ctx, t); err != nil {
+	t, x, err := d.recovered(ctx, t)
+	if err != nil {
 		return Outcome{}, err
 	}
 	res := TurnStatus{
@@ -141,11 +142,7 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 			QuietUntil: stamp(t.InactivityDeadlineAt), HardUntil: stamp(t.HardDeadlineAt),
 		},
 	}
-	var x store.Dispatch
 	if t.CurrentMessageID != "" {
-		if x, err = d.Store.Dispatch(ctx, t.CurrentMessageID); err != nil {
-			return Outcome{}, err
-		}
 		res.Summary.Submission = x.Status
 		if res.Summary.Monitored, err = d.leaseLives(ctx, store.MonitorLease(t.ID, t.CurrentMessageID)); err != nil {
 			return Outcome{}, err
@@ -171,16 +168,43 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	return Outcome{Body: res}, nil
 }
 
-// recovered gives the Turn after recovery has looked at it. A released Turn
-// holds nothing that a dead program could have left behind; only its retention
-// may end.
-func (d *Desk) recovered(ctx context.Context, t store.Turn) (store.Turn, error) {
-	due := t.Status == store.TurnIdle && t.IdleSince+int64(t.RetentionMinutes*60_000) <= d.now().UnixMilli()
-	if !t.Blocks() && !due {
-		return t, nil
+// recovered gives the Turn and its current dispatch after recovery has looked at
+// them, if there was anything for it to do.
+func (d *Desk) recovered(ctx context.Context, t store.Turn) (store.Turn, store.Dispatch, error) {
+	x, err := d.currentDispatch(ctx, t)
+	if err != nil || !d.recoverable(t, x) {
+		return t, x, err
 	}
 	d.Recover(ctx, t.ID)
-	return d.Store.Turn(ctx, t.ID)
+	if t, err = d.Store.Turn(ctx, t.ID); err != nil {
+		return t, x, err
+	}
+	x, err = d.currentDispatch(ctx, t)
+	return t, x, err
+}
+
+// recoverable reports whether Recover may change the Turn. A released one holds
+// nothing that a dead program could have left behind; only its retention may end.
+// Of the others it settles a submission that did not reach Enter, and one whose
+// proof does not recompute.
+func (d *Desk) recoverable(t store.Turn, x store.Dispatch) bool {
+	switch {
+	case t.Status == store.TurnIdle:
+		return t.IdleSince+int64(t.RetentionMinutes*60_000) <= d.now().UnixMilli()
+	case !t.Blocks():
+		return false
+	case x.Status == store.DispatchAccepted:
+		return checkAcceptance(x, x.Acceptance) != nil
+	}
+	return x.Status == store.DispatchPrepared || x.Status == store.DispatchTextInjected
+}
+
+// currentDispatch gives the zero value for a Turn without one.
+func (d *Desk) currentDispatch(ctx context.Context, t store.Turn) (store.Dispatch, error) {
+	if t.CurrentMessageID == "" {
+		return store.Dispatch{}, nil
+	}
+	return d.Store.Dispatch(ctx, t.CurrentMessageID)
 }
 
 // history adds events, callbacks and the trace, and gives the callbacks.
@@ -257,7 +281,7 @@ func (d *Desk) present(ctx context.Context, t store.Turn) (p presence) {
 		p.limitations = append(p.limitations, "the pane cannot be seen")
 		return p
 	}
-	p.terminal, p.screen = d.show(pctx, s, screen)
+	p.terminal, p.screen = show(s, screen)
 	p.terminal.TerminalID = b.TerminalID
 	return p
 }
@@ -270,12 +294,13 @@ func (d *Desk) look(ctx context.Context, s *sighting) (TerminalStatus, *ScreenVi
 	if err != nil {
 		return TerminalStatus{TerminalID: s.id(), Reason: fault.CleanLine(err.Error())}, nil
 	}
-	return d.show(pctx, s, screen)
+	s.identify(pctx)
+	return show(s, screen)
 }
 
-// show judges a captured pane for display.
-func (d *Desk) show(ctx context.Context, s *sighting, screen terminal.Screen) (TerminalStatus, *ScreenView) {
-	d.judge(ctx, s, &screen)
+// show judges a captured pane, whose agent is identified, for display.
+func show(s *sighting, screen terminal.Screen) (TerminalStatus, *ScreenView) {
+	s.read(&screen)
 	st := TerminalStatus{TerminalID: s.id(), Reachable: true}
 	st.Activity, st.Reason = s.activity()
 	approval := approvalState(s)

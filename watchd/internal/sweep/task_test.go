@@ -87,6 +87,7 @@ func TestTasks_Isolation(t *testing.T) {
 			refresh()
 			time.Sleep(DefaultInterval / 5)
 		}
+		synctest.Wait()
 		if n := looked.Load(); n < 59 {
 			t.Errorf("the good task looked %d times in a minute", n)
 		}
