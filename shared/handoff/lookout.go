@@ -103,10 +103,12 @@ func (l *Lookout) unmoved(ctx context.Context, screen terminal.Screen) bool {
 		l.desk.now().UnixMilli() >= l.watch.DeadlineAt {
 		return false
 	}
-	if dead, known := at.Process.Inc.Gone(); dead || !known {
-		return false
+	p, err := l.read(ctx) // looks whether the holder of the thread lives
+	if at.Process.Daemon != nil {
+		if dead, known := at.Process.Inc.Gone(); dead || !known {
+			return false
+		}
 	}
-	p, err := l.read(ctx)
 	return err == nil && p.State == agent.Open && p.Digest == l.check.Digest
 }
 
