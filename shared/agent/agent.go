@@ -101,7 +101,10 @@ type Composer struct {
 	Empty  bool   // nothing but placeholder, told by style
 	Draft  string // text as shown, rows joined by \n, indentation of further rows removed
 	Pasted int    // characters behind a "[Pasted Content N chars]" placeholder, 0 if none
-	Held   string // why Enter would not send the draft as it stands ("popup", "shell_mode", "history"); "" if it would
+	// Placeholder is the mark that stands for a large paste, exactly as shown,
+	// where the draft is nothing but that mark; "" otherwise.
+	Placeholder string
+	Held        string // why Enter would not send the draft as it stands ("popup", "shell_mode", "history"); "" if it would
 	// Scrolled: the box shows only the end of a longer draft (Codex 0.171.0 marks
 	// it with a dim arrow in the last column of the first row, 0.148.0 shows it
 	// by filling the pane to its top). Draft then begins in the middle.
@@ -121,6 +124,23 @@ type Prompt struct {
 	Reject   []terminal.Key // refuses it; nil when that is not proven
 	Region   []byte         // exact styled bytes of the dialog
 	Digest   string         // SHA-256 of Region, hex
+	// Stable is a digest of the dialog's text that stays equal while only the
+	// highlight moves: an answer that needs several keys is checked by it.
+	Stable string
+	Page   *Page // with Question, where the page could be read
+}
+
+// Page is one page of a questionnaire as the screen shows it.
+type Page struct {
+	Index    int // from 1; 0 unknown
+	Total    int // 0 unknown
+	Header   string
+	Text     string
+	Options  []string
+	Selected int  // index into Options, -1 none
+	Multi    bool // several options may be chosen
+	FreeText bool // there is a place for a text of one's own
+	Review   bool // the last page, which submits
 }
 
 // Evidence names why a verdict was reached (bridge explain).
@@ -256,6 +276,24 @@ type Call struct {
 	Kind    string // run_command, edit_files, mcp_tool, questionnaire
 	Command string // authoritative text
 	Cwd     string
+	// Asks are the questions of a questionnaire, from the agent's own records.
+	Asks []Ask
+}
+
+// Ask is one question of a questionnaire.
+type Ask struct {
+	ID      string
+	Header  string
+	Text    string
+	Options []Choice
+	Multi   bool
+	Secret  bool
+}
+
+// Choice is one option of an Ask.
+type Choice struct {
+	Label       string
+	Description string
 }
 
 // Adapter is one agent behind the seam. Every method may be called from several
