@@ -267,6 +267,10 @@ type Progress struct {
 	Digest      string   // changes whenever records were added: proof of life
 	Checkpoint  Position // how far the file was read; reading may start there next time
 	Waiting     *Call    // a call that may wait for a person
+	// Calls are all calls without an answer that may wait for a person, oldest
+	// first; Waiting is the first of them. Which one a dialog is about, its command
+	// decides.
+	Calls []Call
 }
 
 // Call is an unanswered tool call of an open turn.

@@ -41,7 +41,7 @@ func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agen
 	// The holder was dead before this reading began, so the reading was the last
 	// look that there can be.
 	p.State = agent.Lost
-	p.Waiting = nil
+	p.Waiting, p.Calls = nil, nil
 	p.Fingerprint = fingerprint(task, p.State, holder(task.Process).String())
 	return p, nil
 }
@@ -151,10 +151,12 @@ func (a *Adapter) read(ctx context.Context, f *rule.File, task agent.Task, from 
 			p.Checkpoint.Offset, p.Checkpoint.Ordinal = calls[0].start, calls[0].ordinal
 		}
 		for _, c := range calls {
-			if c.call.Asks { // dialogs come in the order of their calls
-				p.Waiting = &agent.Call{ID: c.call.ID, Name: c.call.Name, Kind: c.call.Kind, Command: c.call.Command, Cwd: c.call.Cwd}
-				break
+			if c.call.Asks {
+				p.Calls = append(p.Calls, agent.Call{ID: c.call.ID, Name: c.call.Name, Kind: c.call.Kind, Command: c.call.Command, Cwd: c.call.Cwd})
 			}
+		}
+		if len(p.Calls) > 0 { // dialogs come in the order of their calls
+			p.Waiting = &p.Calls[0]
 		}
 	}
 	return p, nil
