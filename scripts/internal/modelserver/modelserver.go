@@ -2,12 +2,13 @@
 // loopback that answers real coding agents with scripted turns, so that every
 // screen, dialog, failure and delay can be had on demand and without an account.
 //
-// Agents reach it as an ordinary provider: POST /v1/responses (OpenAI
-// Responses, streamed) and GET /v1/models. The scenario of a turn is chosen by
+// Agents reach it as an ordinary provider: Codex by POST /v1/responses (OpenAI
+// Responses, streamed) and GET /v1/models, Claude Code by POST /v1/messages
+// (Anthropic Messages) and its count_tokens. The scenario of a turn is chosen by
 // a word in the newest user message, SCN=NAME or SCN=NAME:argument
 // (scenario.go lists them); a message without one is echoed. What a scenario
-// wants to happen is said through a voice; responses.go is the voice of the
-// Responses wire, another wire is another voice.
+// wants to happen is said through a voice; responses.go and messages.go are the
+// voices of the two wires, so that one word drives both agents.
 //
 // Tests run it in their own process and use the methods; people and scripts use
 // the same things below /control/. It writes no file, keeps no header, and
@@ -58,6 +59,9 @@ type Server struct {
 	life time.Duration
 	now  func() time.Time
 	mux  *http.ServeMux
+	// stamp makes message ids differ between servers: a resumed conversation
+	// has messages of both.
+	stamp string
 
 	mu       sync.Mutex
 	requests []Request
@@ -81,10 +85,14 @@ func New(opts Options) *Server {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.stamp = strconv.FormatInt(s.now().UnixNano(), 36)
 	s.mux = http.NewServeMux()
 	s.mux.HandleFunc("POST /v1/responses", s.responses)
 	s.mux.HandleFunc("POST /v1/responses/compact", s.compact)
 	s.mux.HandleFunc("GET /v1/models", s.models)
+	s.mux.HandleFunc("HEAD /{$}", func(http.ResponseWriter, *http.Request) {}) // 200: the provider is there
+	s.mux.HandleFunc("POST /v1/messages", s.messages)
+	s.mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
 	s.mux.HandleFunc("GET /control/requests", s.controlRequests)
 	s.mux.HandleFunc("POST /control/release", s.controlRelease)
 	s.mux.HandleFunc("POST /control/fault", s.controlFault)
@@ -231,6 +239,26 @@ func (s *Server) takeFault() (Fault, bool) {
 		s.faults = s.faults[1:]
 	}
 	return f, true
+}
+
+// meetFault puts the next fault in front of an answer, and reports whether the
+// answer is still wanted.
+func (s *Server) meetFault(ctx context.Context, v voice) bool {
+	f, ok := s.takeFault()
+	if !ok {
+		return true
+	}
+	if !wait(ctx, f.Delay) {
+		return false
+	}
+	if f.Cut {
+		panic(http.ErrAbortHandler) // net/http closes the connection without an answer
+	}
+	if f.Status != 0 {
+		v.refuse(f.Status, "server_error", "injected", "injected failure")
+		return false
+	}
+	return true
 }
 
 func (s *Server) controlRequests(w http.ResponseWriter, _ *http.Request) {

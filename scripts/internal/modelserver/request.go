@@ -1,8 +1,6 @@
 package modelserver
 
-import (
-	"time"
-)
+import "time"
 
 // Kind says what a request was for.
 type Kind string
@@ -13,6 +11,7 @@ const (
 	Title   Kind = "title"   // the agent wants a name for a thread
 	Compact Kind = "compact" // the agent wants its history summarised
 	Models  Kind = "models"  // the agent lists the provider's models
+	Count   Kind = "count"   // the agent wants tokens counted
 )
 
 // Request is what the server remembers of one request: enough to count what

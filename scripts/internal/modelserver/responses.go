@@ -129,19 +129,9 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 		answer(v, "Summary of what was said before.")
 		return
 	}
-	if f, ok := s.takeFault(); ok {
-		if !wait(r.Context(), f.Delay) {
-			return
-		}
-		if f.Cut {
-			panic(http.ErrAbortHandler) // net/http closes the connection without an answer
-		}
-		if f.Status != 0 {
-			v.refuse(f.Status, "server_error", "injected", "injected failure")
-			return
-		}
+	if s.meetFault(r.Context(), v) {
+		play(v, q)
 	}
-	play(v, q)
 }
 
 // responsesVoice speaks the streamed Responses wire.
@@ -196,42 +186,63 @@ func (v *responsesVoice) stream(pieces []string, pause time.Duration) bool {
 	return true
 }
 
-func (v *responsesVoice) command(cmd, why string, extra map[string]any) {
-	args := map[string]any{"cmd": cmd}
-	if why != "" {
-		args["sandbox_permissions"], args["justification"] = "require_escalated", why
+func (v *responsesVoice) command(c command) {
+	args := map[string]any{"cmd": c.line}
+	if c.why != "" {
+		args["sandbox_permissions"], args["justification"] = "require_escalated", c.why
 	}
-	for k, x := range extra {
-		args[k] = x
+	if c.prefix != nil {
+		args["prefix_rule"] = c.prefix
+	}
+	if c.background {
+		args["yield_time_ms"] = 1000
 	}
 	v.call("", "exec_command", args)
 }
 
-func (v *responsesVoice) edit(path, content string) {
+func (v *responsesVoice) add(path, content string) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: %s\n", path)
 	for _, line := range strings.Split(strings.TrimSuffix(content, "\n"), "\n") {
 		fmt.Fprintf(&b, "+%s\n", line)
 	}
-	b.WriteString("*** End Patch\nEOF\n")
-	v.call("", "exec_command", map[string]any{"cmd": b.String()})
+	v.patch("Add File: "+path, b.String())
 }
 
-func (v *responsesVoice) ask() {
-	option := func(label, description string) map[string]any {
-		return map[string]any{"label": label, "description": description}
+func (v *responsesVoice) change(path, from, to string) {
+	v.patch("Update File: "+path, "@@\n-"+from+"\n+"+to+"\n")
+}
+
+func (v *responsesVoice) patch(head, body string) {
+	v.call("", "exec_command", map[string]any{"cmd": "apply_patch <<'EOF'\n*** Begin Patch\n*** " + head + "\n" + body + "*** End Patch\nEOF\n"})
+}
+
+func (v *responsesVoice) fetch(address string) {
+	v.command(command{line: "curl -s " + address, why: "Need to read a page"})
+}
+
+func (v *responsesVoice) ask(questions []question) {
+	var list []any
+	for _, q := range questions {
+		var options []any
+		for _, o := range q.options {
+			options = append(options, map[string]any{"label": o.label, "description": o.description})
+		}
+		list = append(list, map[string]any{"id": q.id, "header": q.header, "question": q.text, "options": options})
 	}
-	v.call("", "request_user_input", map[string]any{"questions": []any{
-		map[string]any{"id": "color", "header": "Color", "question": "Which colour should the door be?",
-			"options": []any{option("Red (Recommended)", "A warm colour."), option("Blue", "A cold colour.")}},
-		map[string]any{"id": "size", "header": "Size", "question": "Which size?",
-			"options": []any{option("Small", "Little."), option("Large", "Big.")}},
-	}})
+	v.call("", "request_user_input", map[string]any{"questions": list})
 }
 
-func (v *responsesVoice) plan() {
-	step := func(name, status string) map[string]any { return map[string]any{"step": name, "status": status} }
-	v.call("", "update_plan", map[string]any{"explanation": "two steps", "plan": []any{step("one", "in_progress"), step("two", "pending")}})
+func (v *responsesVoice) plan(step int) bool {
+	if step > 0 {
+		return false
+	}
+	entry := func(name, status string) map[string]any { return map[string]any{"step": name, "status": status} }
+	v.call("", "update_plan", map[string]any{"explanation": "two steps", "plan": []any{entry("one", "in_progress"), entry("two", "pending")}})
+	return true
+}
+
+func (v *responsesVoice) dialog() string {
+	return "Would you like to run the following command?\n\n  $ rm -rf /\n\n› 1. Yes, proceed (y)\n  2. No, and tell Codex what to do differently (esc)\n\nPress enter to confirm or esc to cancel"
 }
 
 func (v *responsesVoice) tool(server, name string, args json.RawMessage) { v.call(server, name, args) }

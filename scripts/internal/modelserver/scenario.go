@@ -25,16 +25,22 @@ type voice interface {
 	say(text string)
 	// stream says text piece by piece with a pause after each.
 	stream(pieces []string, pause time.Duration) bool
-	// command asks the agent to run a command; why makes it ask for escalation.
-	command(cmd, why string, extra map[string]any)
-	// edit asks the agent to add a file.
-	edit(path, content string)
-	// ask asks the person at the terminal two questions.
-	ask()
-	// plan shows a plan.
-	plan()
-	// tool calls a tool of an MCP server.
+	// command asks the agent to run a command.
+	command(c command)
+	// add asks the agent to add a file, change to replace a line in one that it
+	// has added. A relative path is one in the work tree.
+	add(path, content string)
+	change(path, from, to string)
+	// fetch asks the agent to read an address.
+	fetch(address string)
+	// ask asks the person at the terminal.
+	ask(questions []question)
+	// plan does the next step of showing a plan, and reports false when all are done.
+	plan(step int) bool
+	// tool calls a tool of an MCP server; server is the name that Codex gives it.
 	tool(server, name string, args json.RawMessage)
+	// dialog is the text of the agent's own question about rm -rf /.
+	dialog() string
 
 	finish(inputTokens, outputTokens int)
 	fail(code, message string)
@@ -43,6 +49,24 @@ type voice interface {
 	hangUp(beginning string)
 }
 
+// A command is a shell command that the model wants to run.
+type command struct {
+	line       string
+	why        string   // shown to the person; makes Codex ask for escalation
+	prefix     []string // a rule that the dialog of Codex offers
+	background bool     // leave it running behind the turn
+}
+
+// A question of a questionnaire. Codex has no questions with several answers, and
+// shows them as ordinary ones.
+type question struct {
+	id, header, text string
+	several          bool
+	options          []choice
+}
+
+type choice struct{ label, description string }
+
 // query is what a scenario is told.
 type query struct {
 	name string // the word after SCN=, "" without one
@@ -50,6 +74,7 @@ type query struct {
 	text string // newest user message
 	step int    // tool outputs since then
 	cwd  string // the agent's directory, "" when it did not say
+	file string // file that the agent wants a plan to be written to, "" without one
 }
 
 // Ordinary usage of an answer, and one that makes agents compact their history.
@@ -57,6 +82,9 @@ const (
 	usageIn, usageOut       = 1_000, 50
 	hugeUsageIn, hugeUseOut = 260_000, 5_000
 )
+
+// statusOverloaded is the status of an overloaded provider; net/http has no name for it.
+const statusOverloaded = 529
 
 // Bounds of scenario arguments.
 const (
@@ -127,45 +155,69 @@ var scenarios = map[string]func(v voice, q query){
 		v.say("HUGE answer: the history must be compacted now")
 		v.finish(hugeUsageIn, hugeUseOut)
 	},
-	// FAKEUI answers with a copy of an approval dialog.
-	"FAKEUI": func(v voice, _ query) {
-		answer(v, "Would you like to run the following command?\n\n  $ rm -rf /\n\n› 1. Yes, proceed (y)\n  2. No, and tell Codex what to do differently (esc)\n\nPress enter to confirm or esc to cancel")
-	},
+	// FAKEUI answers with a copy of the agent's approval dialog.
+	"FAKEUI": func(v voice, _ query) { answer(v, v.dialog()) },
 
 	// EXEC:word asks to run a command outside the sandbox.
 	"EXEC": steps(1, "EXEC finished", func(v voice, q query) {
-		v.command("touch approved-"+word(q.arg)+".txt", "Need to touch a file", nil)
+		v.command(command{line: "touch approved-" + word(q.arg) + ".txt", why: "Need to touch a file"})
 	}),
 	// EXECPFX adds a prefix rule, which gives the dialog one more row.
 	"EXECPFX": steps(1, "EXECPFX finished", func(v voice, q query) {
-		v.command("touch approved-"+word(q.arg)+".txt", "Need to touch a file", map[string]any{"prefix_rule": []string{"touch"}})
+		v.command(command{line: "touch approved-" + word(q.arg) + ".txt", why: "Need to touch a file", prefix: []string{"touch"}})
 	}),
 	// TWO asks twice, one after the other.
 	"TWO": steps(2, "TWO finished", func(v voice, q query) {
-		v.command(fmt.Sprintf("touch two-%d.txt", q.step+1), fmt.Sprintf("Step %d", q.step+1), nil)
+		v.command(command{line: fmt.Sprintf("touch two-%d.txt", q.step+1), why: fmt.Sprintf("Step %d", q.step+1)})
+	}),
+	// BOTH asks for two commands in one message.
+	"BOTH": steps(1, "BOTH finished", func(v voice, _ query) {
+		v.command(command{line: "touch both-1.txt", why: "The first of two"})
+		v.command(command{line: "touch both-2.txt", why: "The second of two"})
 	}),
 	// LONGCMD asks for a command that fills more rows than fit well.
 	"LONGCMD": steps(1, "LONGCMD finished", func(v voice, _ query) {
-		v.command("echo "+strings.Repeat("abcdefghij ", 60)+"&& cat <<'X'\nline1\nline2\nX", "A very long command", nil)
+		v.command(command{line: "echo " + strings.Repeat("abcdefghij ", 60) + "&& cat <<'X'\nline1\nline2\nX", why: "A very long command"})
 	}),
 	// RUN:n runs a plain command of n seconds, without a question.
 	"RUN": steps(1, "RUN finished", func(v voice, q query) {
-		v.command(fmt.Sprintf("echo begin; sleep %d; echo end", number(q.arg, 1, maxSeconds)), "", nil)
+		v.command(command{line: fmt.Sprintf("echo begin; sleep %d; echo end", number(q.arg, 1, maxSeconds))})
 	}),
 	// BG:n leaves a command of n seconds running behind the turn.
 	"BG": steps(1, "BG left a command running", func(v voice, q query) {
-		v.command(fmt.Sprintf("sleep %d", number(q.arg, 60, maxSeconds)), "", map[string]any{"yield_time_ms": 1000})
+		v.command(command{line: fmt.Sprintf("sleep %d", number(q.arg, 60, maxSeconds)), background: true})
 	}),
 	// PATCH:word asks to add a file outside the work tree, PATCHIN inside it.
 	"PATCH": steps(1, "PATCH finished", func(v voice, q query) {
-		v.edit(strings.TrimSuffix(q.cwd, "/")+"/../outside-"+word(q.arg)+".txt", "hello\nworld\n")
+		v.add(strings.TrimSuffix(q.cwd, "/")+"/../outside-"+word(q.arg)+".txt", "hello\nworld\n")
 	}),
 	"PATCHIN": steps(1, "PATCHIN finished", func(v voice, q query) {
-		v.edit("inside-"+word(q.arg)+".txt", "hello\nworld\n")
+		v.add("inside-"+word(q.arg)+".txt", "hello\nworld\n")
 	}),
-	// ASK opens a questionnaire of two questions (Codex: in plan mode only).
-	"ASK":  steps(1, "ASK finished", func(v voice, _ query) { v.ask() }),
-	"PLAN": steps(1, "PLAN finished", func(v voice, _ query) { v.plan() }),
+	// EDIT:word adds a file to the work tree and changes a line of it.
+	"EDIT": steps(2, "EDIT finished", func(v voice, q query) {
+		path := "edited-" + word(q.arg) + ".txt"
+		if q.step == 0 {
+			v.add(path, "hello\nworld\n")
+		} else {
+			v.change(path, "world", "moon")
+		}
+	}),
+	// FETCH asks to read an address that nobody serves.
+	"FETCH": steps(1, "FETCH finished", func(v voice, _ query) { v.fetch("https://docs.example/page") }),
+	// ASK opens a questionnaire of two questions (Codex: in plan mode only), ASKONE
+	// of one, ASKMANY of two of which the first takes several answers.
+	"ASK":     steps(1, "ASK finished", func(v voice, _ query) { v.ask([]question{colour, size}) }),
+	"ASKONE":  steps(1, "ASKONE finished", func(v voice, _ query) { v.ask([]question{size}) }),
+	"ASKMANY": steps(1, "ASKMANY finished", func(v voice, _ query) { v.ask([]question{checks, branch}) }),
+	// PLAN shows a plan (Claude Code: in plan mode, and asks for its approval).
+	"PLAN": func(v voice, q query) {
+		if !v.plan(q.step) {
+			answer(v, "PLAN finished")
+			return
+		}
+		v.finish(usageIn, usageOut)
+	},
 	// MCP:server/tool or MCP:server/tool/{"json":"without blanks"} calls a tool.
 	"MCP": steps(1, "MCP finished", func(v voice, q query) {
 		parts := strings.SplitN(q.arg, "/", 3)
@@ -186,6 +238,7 @@ var scenarios = map[string]func(v voice, q query){
 	"E429":  refusal(http.StatusTooManyRequests, "rate_limit_error", "rate_limit_exceeded", "scripted rate limit"),
 	"E429Q": refusal(http.StatusTooManyRequests, "insufficient_quota", "insufficient_quota", "scripted quota exhausted"),
 	"E500":  refusal(http.StatusInternalServerError, "server_error", "server_error", "scripted upstream failure"),
+	"E529":  refusal(statusOverloaded, "overloaded_error", "overloaded", "scripted overload"),
 	// FAILED:code ends the stream with a failure, INCOMPLETE in the middle of an
 	// answer, CUT without an end.
 	"FAILED": func(v voice, q query) {
@@ -200,7 +253,21 @@ var scenarios = map[string]func(v voice, q query){
 		v.incomplete("max_output_tokens")
 	},
 	"CUT": func(v voice, _ query) { v.hangUp("the beginning of an answer that") },
+	// HANG never says a word.
+	"HANG": func(v voice, _ query) { v.hold(maxWait) },
 }
+
+// Questions of the questionnaires.
+var (
+	colour = question{id: "color", header: "Color", text: "Which colour should the door be?",
+		options: []choice{{"Red (Recommended)", "A warm colour."}, {"Blue", "A cold colour."}}}
+	size = question{id: "size", header: "Size", text: "Which size?",
+		options: []choice{{"Small", "Little."}, {"Large", "Big."}}}
+	checks = question{id: "checks", header: "Checks", text: "Which checks should run?", several: true,
+		options: []choice{{"Unit", "Tests of the packages."}, {"Lint", "The linters."}, {"Race", "The race detector."}}}
+	branch = question{id: "branch", header: "Branch", text: "Which branch?",
+		options: []choice{{"main", "The trunk."}, {"next", "The next release."}}}
+)
 
 // Scenarios lists the names, sorted.
 func Scenarios() []string {
