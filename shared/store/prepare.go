@@ -332,7 +332,11 @@ func (t *tx) insertDispatch(l *Lease, d NewDispatch, previous string) error {
 	if err := t.fence(l, Dispatch{TerminalKey: turn.TerminalKey, MessageID: d.MessageID, Generation: generation}); err != nil {
 		return err
 	}
-	return t.event(turn.ID, "message", d.MessageID, detailOf("type", d.Kind))
+	detail, err := d.detail()
+	if err != nil {
+		return err
+	}
+	return t.event(turn.ID, "message", d.MessageID, detail)
 }
 
 func orDefault(v, d float64) float64 {

@@ -39,7 +39,8 @@
 //
 // These names of package crashpoint stand right behind the commit they name:
 // prepared, input_marked, text_injected, enter_dispatched, agent_accepted,
-// dispatch_settled, dispatch_aborted, approval_notified, question_notified,
+// dispatch_settled, dispatch_aborted, approval_notified, approval_reserved,
+// approval_consumed, approval_doubted, question_notified, superseded_stalled,
 // completion_claimed, turn_stalled, turn_renewed, cancel_committed,
 // close_committed, watch_created, watch_notified, watch_settled,
 // callback_claimed, callback_started, callback_settled.
