@@ -81,20 +81,30 @@ func newWorld(t *testing.T, opts ...option) *world {
 // needAgents skips where scripts/setup has not run; in CI that is a failure.
 func needAgents(t *testing.T) {
 	t.Helper()
-	for _, version := range rig.CodexVersions {
-		if _, err := rig.CodexPath(version); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
+	need := func(path func(string) (string, error), versions []string) {
+		for _, version := range versions {
+			if _, err := path(version); err != nil {
+				if os.Getenv("CI") == "true" {
+					t.Fatal(err)
+				}
+				t.Skip(err)
 			}
-			t.Skip(err)
 		}
 	}
+	need(rig.CodexPath, rig.CodexVersions)
+	need(rig.ClaudePath, rig.ClaudeVersions)
 }
 
 // codex starts an in-process Codex in a pane of its own.
 func (w *world) codex(version string) *rig.Pane {
 	w.t.Helper()
 	return w.rig.Codex(version, rig.CodexOptions{})
+}
+
+// claude starts a Claude Code in a pane of its own, in manual mode.
+func (w *world) claude(version string) *rig.Pane {
+	w.t.Helper()
+	return w.rig.Claude(version, rig.ClaudeOptions{})
 }
 
 // daemonCodex starts a Codex 0.171.0 in daemon mode; all such panes of a world

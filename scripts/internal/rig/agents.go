@@ -7,13 +7,40 @@ import (
 	"strings"
 )
 
-// Versions of Codex that the rig has, newest first.
-var CodexVersions = []string{"0.171.0", "0.148.0"}
+// Names of the agents, as list shows them.
+const (
+	Codex  = "codex"
+	Claude = "claude"
+)
+
+// Versions that the rig has, newest first.
+var (
+	CodexVersions  = []string{"0.171.0", "0.148.0"}
+	ClaudeVersions = []string{"2.1.332", "2.1.263"}
+)
+
+// program says where npm puts the native program of an agent.
+type program struct {
+	variable string // begins the name of the variable with its path
+	alias    string // begins the name of the installed package
+	inside   string // path below a node_modules directory
+}
+
+var programs = map[string]program{
+	Codex:  {"DRAWBRIDGE_CODEX_", "codex-", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"},
+	Claude: {"DRAWBRIDGE_CLAUDE_", "claude-code-", "@anthropic-ai/claude-code-linux-x64/claude"},
+}
 
 // CodexPath finds the native program of a Codex version: the variable that
 // scripts/setup prints, else the cache that it fills.
-func CodexPath(version string) (string, error) {
-	variable := "DRAWBRIDGE_CODEX_" + strings.ReplaceAll(version, ".", "_")
+func CodexPath(version string) (string, error) { return programPath(Codex, version) }
+
+// ClaudePath is the same for Claude Code.
+func ClaudePath(version string) (string, error) { return programPath(Claude, version) }
+
+func programPath(agent, version string) (string, error) {
+	p := programs[agent]
+	variable := p.variable + strings.ReplaceAll(version, ".", "_")
 	if path := os.Getenv(variable); path != "" {
 		return executable(path)
 	}
@@ -21,17 +48,16 @@ func CodexPath(version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	const inside = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
-	alias := filepath.Join(modules, "codex-"+version)
+	alias := filepath.Join(modules, p.alias+version)
 	if _, err := os.Stat(alias); err != nil {
-		return "", fmt.Errorf("codex %s is not installed and %s is not set: run scripts/setup", version, variable)
+		return "", fmt.Errorf("%s %s is not installed and %s is not set: run scripts/setup", agent, version, variable)
 	}
-	for _, at := range []string{filepath.Join(alias, "node_modules", inside), filepath.Join(modules, inside)} {
+	for _, at := range []string{filepath.Join(alias, "node_modules", p.inside), filepath.Join(modules, p.inside)} {
 		if path, err := executable(at); err == nil {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("codex %s has no program below %s: run scripts/setup again", version, modules)
+	return "", fmt.Errorf("%s %s has no program below %s: run scripts/setup again", agent, version, modules)
 }
 
 // NodeModules is the directory of the installed npm packages.

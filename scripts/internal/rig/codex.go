@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"drawbridge/shared/process"
 )
 
 // fakeKey is what Codex sends to the model server, which ignores it.
@@ -53,75 +51,9 @@ func (r *Rig) StartCodex(version string, opts CodexOptions) *Pane {
 	}
 	argv = append(argv, opts.Args...)
 
-	r.panes++
-	name := fmt.Sprintf("codex%d", r.panes)
-	args := []string{"new-session", "-d", "-P", "-F", "#{pane_id} #{session_name}:#{window_index}.#{pane_index}",
-		"-s", name, "-x", fmt.Sprint(Width), "-y", fmt.Sprint(Height), "-c", dir,
-		"-e", "CODEX_HOME=" + home, "-e", "RIG_KEY=" + fakeKey}
-	for _, kv := range opts.Env {
-		args = append(args, "-e", kv)
-	}
-	// A person starts the agent from a shell and is back in it afterwards.
-	quoted := make([]string, len(argv))
-	for i, a := range argv {
-		quoted[i] = shellQuote(a)
-	}
-	args = append(args, strings.Join(quoted, " ")+"; echo EXITED rc=$?; exec bash --noprofile --norc -i")
-	id, target, ok := strings.Cut(strings.TrimSpace(r.Tmux(args...)), " ")
-	if !ok {
-		r.tb.Fatalf("rig: start codex: tmux did not name the pane")
-	}
-	p := &Pane{ID: id, Target: target, Dir: dir, Home: home, Version: version, r: r}
-	r.Eventually(readyWait, "codex "+version+" is started", func() bool { return p.findAgent(exe) })
+	p := &Pane{Agent: Codex, Dir: dir, Home: home, Version: version, r: r}
+	p.start(exe, argv, append([]string{"CODEX_HOME=" + home, "RIG_KEY=" + fakeKey}, opts.Env...), 0, 0)
 	return p
-}
-
-// AwaitReady waits until a started Codex shows an empty composer and its model.
-func (p *Pane) AwaitReady() {
-	p.r.tb.Helper()
-	var last Screen
-	if !p.r.poll(readyWait, func() bool { last = p.Screen(); return last.Idle() }) {
-		p.r.tb.Fatalf("rig: codex %s is not ready after %s; its screen:\n%s", p.Version, readyWait, last.Text)
-	}
-	p.AwaitIdle()
-}
-
-// Shell starts a plain shell in a new pane.
-func (r *Rig) Shell() *Pane {
-	r.tb.Helper()
-	r.panes++
-	out := r.Tmux("new-session", "-d", "-P", "-F", "#{pane_id} #{session_name}:#{window_index}.#{pane_index}",
-		"-s", fmt.Sprintf("shell%d", r.panes), "-x", fmt.Sprint(Width), "-y", fmt.Sprint(Height), "-c", r.Dir,
-		"exec bash --noprofile --norc -i")
-	id, target, _ := strings.Cut(strings.TrimSpace(out), " ")
-	return &Pane{ID: id, Target: target, Dir: r.Dir, r: r}
-}
-
-// findAgent looks for the agent among the descendants of the pane's process.
-func (p *Pane) findAgent(exe string) bool {
-	p.r.tb.Helper()
-	var panePID int
-	out := p.r.Tmux("display-message", "-p", "-t", p.ID, "#{pane_pid}")
-	if _, err := fmt.Sscan(out, &panePID); err != nil {
-		p.r.tb.Fatalf("rig: pane %s has gone", p.ID)
-	}
-	infos, err := process.Descendants(panePID)
-	if err != nil {
-		return false // the shell has just been started
-	}
-	for _, info := range infos {
-		e, err := process.Exe(info.PID)
-		if err != nil || e.Path != exe {
-			continue
-		}
-		inc, err := process.Of(info.PID)
-		if err != nil {
-			continue
-		}
-		p.PID, p.Process = info.PID, inc
-		return true
-	}
-	return false
 }
 
 // home gives the agent home of a new pane.
@@ -183,5 +115,3 @@ func (r *Rig) trust(home, dir string) {
 		r.tb.Fatalf("rig: trust %s: %v", dir, err)
 	}
 }
-
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

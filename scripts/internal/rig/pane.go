@@ -17,8 +17,9 @@ import (
 type Pane struct {
 	ID      string // "%3"
 	Target  string // session:window.pane, as tmux prints it
+	Agent   string // Codex or Claude; empty in a shell
 	Dir     string // work tree
-	Home    string // agent home
+	Home    string // agent home: CODEX_HOME, HOME of Claude Code
 	Version string // agent version
 	Process process.Incarnation
 	PID     int // the agent's process
@@ -60,7 +61,7 @@ func (p *Pane) Submit(text string) {
 		tail = tail[:40]
 	}
 	p.Await("the pasted draft", func(s Screen) bool {
-		return s.Composer.Seen && (strings.Contains(s.Text, tail) || strings.Contains(s.Text, "[Pasted Content"))
+		return s.Composer.Seen && (strings.Contains(s.Text, tail) || strings.Contains(s.Text, "[Pasted "))
 	})
 	p.Key("Enter")
 }
@@ -82,6 +83,10 @@ func (p *Pane) ended() int {
 		if err != nil {
 			continue // created this moment
 		}
+		if p.Agent == Claude {
+			n += claudeEnded(string(raw))
+			continue
+		}
 		n += strings.Count(string(raw), `"type":"task_complete"`) + strings.Count(string(raw), `"type":"turn_aborted"`)
 	}
 	return n
@@ -90,6 +95,9 @@ func (p *Pane) ended() int {
 // Screen takes the pane's screen now.
 func (p *Pane) Screen() Screen {
 	p.r.tb.Helper()
+	if p.Agent == Claude {
+		return LookClaude(p.Styled())
+	}
 	return Look(p.Styled())
 }
 
@@ -120,19 +128,22 @@ func (p *Pane) AwaitIdle() Screen {
 	p.r.tb.Helper()
 	var since time.Time
 	return p.Await("an idle composer", func(s Screen) bool {
-		if !s.Idle() {
+		if !p.settled(s) {
 			since = time.Time{}
 			return false
 		}
 		if since.IsZero() {
 			since = time.Now()
 		}
-		return time.Since(since) >= 150*time.Millisecond
+		return time.Since(since) >= idleFor
 	})
 }
 
 // Rollouts lists the transcripts of the pane's home, oldest first.
 func (p *Pane) Rollouts() []string {
+	if p.Agent == Claude {
+		return p.claudeTranscripts()
+	}
 	files, err := filepath.Glob(filepath.Join(p.Home, "sessions", "*", "*", "*", "rollout-*.jsonl"))
 	if err != nil {
 		return nil // the pattern is right; there is no other error
@@ -148,6 +159,7 @@ func (p *Pane) Kill() {
 		p.r.tb.Fatalf("rig: kill the agent of pane %s: %v", p.ID, err)
 	}
 	p.r.Eventually(exitWait, "the end of the agent", func() bool { gone, known := p.Process.Gone(); return gone && known })
+	removeClaudeSockets([]process.Incarnation{p.Process})
 }
 
 // Close removes the pane with all that runs in it.
@@ -163,11 +175,11 @@ type Screen struct {
 	Composer Composer
 }
 
-// Composer is Codex's input box as a person sees it.
+// Composer is the agent's input box as a person sees it.
 type Composer struct {
 	Seen  bool
 	Empty bool // its text is dim: a placeholder
-	Model bool // a row below it names the model: the agent is ready
+	Ready bool // it is drawn whole: a row below it names the model (Codex), or its lower rule is there
 }
 
 var (
@@ -178,16 +190,10 @@ var (
 // Model is the model name in the rig's configuration, and so in footers.
 const Model = "gpt-5-codex"
 
-// Look reads a styled capture. It is deliberately simpler than the product's
-// own reading: it only has to know when a person would type.
+// Look reads a styled capture of Codex. It is deliberately simpler than the
+// product's own reading: it only has to know when a person would type.
 func Look(styled string) Screen {
-	rows := strings.Split(strings.TrimRight(styled, "\n"), "\n")
-	s := Screen{Styled: styled}
-	plain := make([]string, len(rows))
-	for i, row := range rows {
-		plain[i] = strings.TrimRight(escapes.ReplaceAllString(row, ""), " ")
-	}
-	s.Text = strings.TrimRight(strings.Join(plain, "\n"), "\n")
+	s, rows, plain := bare(styled)
 	for i := len(rows) - 1; i >= 0; i-- {
 		if !strings.HasPrefix(plain[i], "›") {
 			continue
@@ -196,16 +202,26 @@ func Look(styled string) Screen {
 		_, after, _ := strings.Cut(rows[i], "›")
 		s.Composer.Empty = dim.MatchString(after)
 		for _, below := range plain[i+1:] {
-			s.Composer.Model = s.Composer.Model || strings.Contains(below, Model)
+			s.Composer.Ready = s.Composer.Ready || strings.Contains(below, Model)
 		}
 		break
 	}
 	return s
 }
 
+// bare takes the escape sequences off.
+func bare(styled string) (s Screen, rows, plain []string) {
+	rows = strings.Split(strings.TrimRight(styled, "\n"), "\n")
+	plain = make([]string, len(rows))
+	for i, row := range rows {
+		plain[i] = strings.TrimRight(escapes.ReplaceAllString(row, ""), " ")
+	}
+	return Screen{Styled: styled, Text: strings.TrimRight(strings.Join(plain, "\n"), "\n")}, rows, plain
+}
+
 // Idle reports an empty composer of a ready agent without a busy line.
 func (s Screen) Idle() bool {
-	return s.Composer.Seen && s.Composer.Empty && s.Composer.Model && !s.Busy()
+	return s.Composer.Seen && s.Composer.Empty && s.Composer.Ready && !s.Busy()
 }
 
 // Busy reports the line of a running turn; a turn that streams shows none.

@@ -47,7 +47,7 @@ func (r *Rig) Record(rec *Recording) {
 	}
 	p := r.StartCodex(rec.Version, CodexOptions{Daemon: rec.Daemon})
 	rec.p = p
-	if s, ok := rec.glimpse(func(s Screen) bool { return s.Composer.Seen && !s.Composer.Model }); ok {
+	if s, ok := rec.glimpse(func(s Screen) bool { return s.Composer.Seen && !s.Composer.Ready }); ok {
 		rec.write("startup-not-ready", s)
 	}
 	p.AwaitReady()

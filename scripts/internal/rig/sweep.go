@@ -56,6 +56,7 @@ func Sweep(ctx context.Context, base string) error {
 func takeDown(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
+	defer removeClaudeSockets(Members(dir))
 	socket := filepath.Join(dir, "tmux")
 	if _, err := os.Stat(socket); err == nil {
 		cmd := exec.CommandContext(ctx, "tmux", "-S", socket, "kill-server")
@@ -106,6 +107,15 @@ func removeSockets(dir string) {
 		if filepath.Dir(private) == fmt.Sprintf("/tmp/codex-daemon-%d", os.Getuid()) {
 			_ = os.RemoveAll(private)        // remains are harmless
 			_ = os.Remove(private + ".lock") // the same
+		}
+	}
+}
+
+// removeClaudeSockets deletes what Claude Code processes left below /tmp.
+func removeClaudeSockets(members []process.Incarnation) {
+	for _, inc := range members {
+		if gone, known := inc.Gone(); gone && known {
+			_ = os.Remove(claudeSocket(inc.PID)) // most never had one
 		}
 	}
 }
