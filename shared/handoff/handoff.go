@@ -2,9 +2,9 @@
 // in a terminal, done so that text is typed at most once, into the pane and
 // process that were proven, and every end is noticed once.
 //
-// bridge calls a Desk to act: List, Status, Send, Watch, Unwatch, Cancel, Close,
-// Renew, RetryCallback. watchd calls it to observe: Monitor follows one Turn,
-// Lookout one Terminal Watch, Recover settles what a dead program left.
+// bridge calls a Desk to act: one method for each tool. watchd calls it to
+// observe: Monitor follows one Turn, Lookout one Terminal Watch, Recover settles
+// what a dead program left.
 //
 // # What is written when
 //
@@ -15,7 +15,7 @@
 // lock and by a lease (hold); identity is read again before every key.
 //
 // Crash points besides those of the Store: terminal_recorded, text_pasted,
-// enter_pressed, interrupt_sent.
+// enter_pressed, interrupt_sent, approval_key_sent.
 //
 // # What is never done
 //
@@ -75,6 +75,8 @@ type Options struct {
 
 	Controller string          // trusted controller session
 	Route      *callback.Route // nil: record only, no callbacks
+
+	Policy *Policy // nil: nothing is approved without asking
 
 	Untested   Untested // "": send
 	Inactivity float64  // minutes; 0: DefaultInactivity

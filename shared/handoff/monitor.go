@@ -40,7 +40,8 @@ type Monitor struct {
 	screen  string    // digest of the last screen
 	moved   time.Time // when proof of life was last seen
 	written time.Time // when it was last written
-	askedAt time.Time // when the present unanswered call was first seen
+	asked   string    // the newest unanswered call
+	askedAt time.Time // when it was first seen
 	clear   int       // consecutive screens without the notified prompt
 }
 

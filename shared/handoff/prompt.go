@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,22 +25,32 @@ const (
 const clearAfter = 2
 
 // prompt notices a dialog that waits for a person, once for each exact prompt,
-// and that it is gone. A dialog counts only where transcript and screen agree:
-// an unanswered call that may ask, and one complete region on two equal
-// captures. soon is when to look again, 0 for the next event or poll.
+// and that it is gone. A dialog counts only where transcript and screen agree: an
+// unanswered call that may ask, of the dialog's kind and command, and one complete
+// region on two equal captures. soon is when to look again, 0 for the next event
+// or poll.
 func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal.Screen) (soon time.Duration, err error) {
-	if p.Waiting == nil {
+	if m.keep.Prompt == "" && m.turn.Status == store.TurnWaitingForController {
+		m.keep.Prompt = "unknown" // decided, and its outcome never stored
+	}
+	calls := waiting(p)
+	if len(calls) == 0 {
 		err := m.promptGone(ctx)
-		m.keep.Call, m.keep.Gone = "", 0
+		m.keep.Call, m.keep.Gone, m.asked = "", 0, ""
 		return 0, err
 	}
-	if p.Waiting.ID != m.keep.Call {
-		if m.keep.Call != "" {
-			if err := m.promptGone(ctx); err != nil {
-				return 0, err
-			}
+	open := func(id string) bool { return slices.ContainsFunc(calls, func(c agent.Call) bool { return c.ID == id }) }
+	if m.keep.Call != "" && !open(m.keep.Call) {
+		if err := m.promptGone(ctx); err != nil {
+			return 0, err
 		}
-		m.keep.Call, m.keep.Gone, m.askedAt = p.Waiting.ID, 0, m.desk.now()
+		m.keep.Call = ""
+	}
+	if m.keep.Call == "" {
+		m.keep.Call, m.keep.Gone = calls[0].ID, 0
+	}
+	if newest := calls[len(calls)-1].ID; newest != m.asked {
+		m.asked, m.askedAt = newest, m.desk.now()
 	}
 	fresh := m.keep.Prompt == "" && m.desk.now().Sub(m.askedAt) < askingFor
 	if fresh {
@@ -64,7 +75,7 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 		return soon, nil
 	}
 	m.clear = 0
-	if m.keep.Prompt == m.fingerprint(reading, p.Waiting) {
+	if m.standing(reading, calls) {
 		return 0, nil
 	}
 	pctx, cancel := probe(ctx)
@@ -77,7 +88,36 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	if second.State != reading.State || second.Prompt == nil {
 		return askingPoll, nil
 	}
-	return 0, m.notify(ctx, second, p.Waiting)
+	if second.State == agent.Question {
+		return 0, m.notifyQuestion(ctx, second, calls)
+	}
+	call, ok := callOf(*second.Prompt, calls)
+	if !ok { // no call of that command waits: not this agent's dialog, or not written yet
+		return soon, nil
+	}
+	return m.notifyApproval(ctx, second, call)
+}
+
+// standing reports whether a dialog is the one that was notified.
+func (m *Monitor) standing(r agent.Reading, calls []agent.Call) bool {
+	if r.Prompt == nil {
+		return false
+	}
+	if r.State == agent.Question {
+		return m.keep.Prompt == printOf(*r.Prompt, asking(calls), m.at.Pane, m.at.Process)
+	}
+	call, ok := callOf(*r.Prompt, calls)
+	return ok && m.keep.Prompt == printOf(*r.Prompt, call, m.at.Pane, m.at.Process)
+}
+
+// asking gives the call of an open questionnaire.
+func asking(calls []agent.Call) agent.Call {
+	for _, c := range calls {
+		if c.Kind == "questionnaire" || c.Kind == "elicitation" {
+			return c
+		}
+	}
+	return calls[0]
 }
 
 func (m *Monitor) capture(ctx context.Context) *terminal.Screen {
@@ -90,63 +130,31 @@ func (m *Monitor) capture(ctx context.Context) *terminal.Screen {
 	return &screen
 }
 
-// fingerprint names one exact prompt: its bytes, the pane, the process and the
-// call that it belongs to (core §11.1).
-func (m *Monitor) fingerprint(r agent.Reading, call *agent.Call) string {
-	if r.Prompt == nil {
-		return ""
-	}
-	return digest(r.Prompt.Digest, r.Prompt.Kind, m.at.Pane.Key(), m.at.Process.Inc.String(), m.at.Process.Cwd, call.ID, call.Kind, call.Command)
-}
-
-// notify stores a prompt that was not seen before, with its callback.
-func (m *Monitor) notify(ctx context.Context, r agent.Reading, call *agent.Call) error {
-	fp := m.fingerprint(r, call)
+// notifyQuestion stores a questionnaire that was not seen before, with its
+// callback.
+func (m *Monitor) notifyQuestion(ctx context.Context, r agent.Reading, calls []agent.Call) error {
+	call := asking(calls)
+	fp := printOf(*r.Prompt, call, m.at.Pane, m.at.Process)
 	request := call.ID + "#" + strconv.Itoa(m.keep.Gone)
-	kind := m.adapter.Kind()
-	var err error
-	if r.State == agent.Approval {
-		command := call.Command
-		if command == "" {
-			command = r.Prompt.Command
-		}
-		var cb *store.NewCallback
-		cb, err = tellTurn(m.turn, store.LaneLifecycle, "approval", callback.Event{
-			ID: "msg-approval-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
-			Body:     sayApproval(kind, m.turn.ID, m.turn.SessionID, label(r.Prompt.Kind), command),
-			Metadata: map[string]any{"reason": "approval_required"},
-		})
-		if err != nil {
-			return err
-		}
-		_, _, err = m.desk.Store.ApprovalNotified(ctx, m.ref, store.NewApproval{
-			Fingerprint: fp, ScreenDigest: r.Prompt.Digest, RequestID: request, EvidenceFingerprint: digest(request, call.Command), Callback: cb,
-		})
-		m.keep.Kind = promptApproval
-	} else {
-		var cb *store.NewCallback
-		cb, err = tellTurn(m.turn, store.LaneLifecycle, "interaction", callback.Event{
-			ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
-			Body:     sayQuestion(kind, m.turn.ID, m.turn.SessionID, call.Command),
-			Metadata: map[string]any{"reason": "interaction_required"},
-		})
-		if err != nil {
-			return err
-		}
-		_, _, err = m.desk.Store.QuestionNotified(ctx, m.ref, store.NewInteraction{
-			State: "manual_required", PromptFingerprint: fp, SurfaceID: call.ID, StepIndex: 1, StepTotal: 1,
-			Projection: canonical(map[string]any{"kind": "questionnaire", "state": "manual_required", "options": r.Prompt.Options}),
-			Plan:       canonical(map[string]any{}), OwnerSession: m.turn.ControllerSessionID,
-			ProcessKey: digest(m.at.Process.Inc.String()), ExpiresAt: m.turn.HardDeadlineAt, Callback: cb,
-		})
-		m.keep.Kind = promptQuestion
-	}
+	cb, err := tellTurn(m.turn, store.LaneLifecycle, "interaction", callback.Event{
+		ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
+		Body:     sayQuestion(m.adapter.Kind(), m.turn.ID, m.turn.SessionID, call.Command),
+		Metadata: map[string]any{"reason": "interaction_required"},
+	})
 	if err != nil {
 		return err
 	}
-	m.keep.Prompt = fp
-	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
-	return err
+	_, _, err = m.desk.Store.QuestionNotified(ctx, m.ref, store.NewInteraction{
+		State: "manual_required", PromptFingerprint: fp, SurfaceID: call.ID, StepIndex: 1, StepTotal: 1,
+		Projection: canonical(map[string]any{"kind": "questionnaire", "state": "manual_required", "options": r.Prompt.Options}),
+		Plan:       canonical(map[string]any{}), OwnerSession: m.turn.ControllerSessionID,
+		ProcessKey: digest(m.at.Process.Inc.String()), ExpiresAt: m.turn.HardDeadlineAt, Callback: cb,
+	})
+	if err != nil {
+		return err
+	}
+	m.keep.Kind = promptQuestion
+	return m.noticed(ctx, fp, call.ID)
 }
 
 // promptGone stores that the notified prompt is no longer open: its call was

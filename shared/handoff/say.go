@@ -43,14 +43,25 @@ func sayStalled(kind agent.Kind, turn, session, why string) string {
 		title(kind), why, turn, session)
 }
 
-func sayApproval(kind agent.Kind, turn, session, what, command string) string {
+// sayApproval tells that a dialog waits; why says what keeps approve from deciding
+// it, "" where it may.
+func sayApproval(kind agent.Kind, turn, session, what, command, why string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s waits for an approval: %s\nturn_id: %s\nsession_id: %s\n", title(kind), what, turn, session)
 	if command != "" {
 		fmt.Fprintf(&b, "\n%s\n", clip(command, maxText))
 	}
-	b.WriteString("\nThe user decides. status shows the dialog and what may be done; a decision in the pane itself is noticed too.\n")
+	if why != "" {
+		fmt.Fprintf(&b, "\nOnly the user can decide it, in the pane: %s. The decision is noticed by itself.\n", why)
+		return b.String()
+	}
+	b.WriteString("\nThe user decides: show what waits, call status, and then approve with the decision. A decision in the pane itself is noticed too.\n")
 	return b.String()
+}
+
+func sayDoubt(kind agent.Kind, turn, session, why string) string {
+	return fmt.Sprintf("A decision about an approval of %s is in doubt: %s\nturn_id: %s\nsession_id: %s\n\nNothing is pressed again by itself. The user looks at the pane and decides there if the dialog still stands.\n",
+		title(kind), why, turn, session)
 }
 
 func sayQuestion(kind agent.Kind, turn, session, what string) string {
