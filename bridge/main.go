@@ -8,6 +8,7 @@ import (
 
 	"drawbridge/bridge/internal/hostbridge"
 	"drawbridge/bridge/internal/hostcli"
+	"drawbridge/bridge/internal/operator"
 	"drawbridge/shared/service"
 )
 
@@ -20,12 +21,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // program is the command line; a new subcommand is one line of Commands.
 func program(stdin io.Reader, stdout, stderr io.Writer) *service.Program {
+	commands := append(hostcli.Commands(stdout), hostbridge.Command(stdin, stdout, stderr))
+	commands = append(commands, operator.Commands(stdin, stdout, stderr)...)
 	return &service.Program{
 		Name: "bridge", Short: "MCP server by which a controller Host drives coding agents in tmux",
 		Stdout: stdout, Stderr: stderr,
-		Commands: append(hostcli.Commands(stdout),
-			hostbridge.Command(stdin, stdout, stderr),
-			service.Version("bridge", stdout, nil),
-		),
+		Commands: append(commands, service.Version("bridge", stdout, nil)),
 	}
 }

@@ -97,6 +97,11 @@ func (c *config) check() error {
 	if err := c.checkWith(); err != nil {
 		return err
 	}
+	return c.checkSettings()
+}
+
+// checkSettings is what check asks of the settings that an operator has, too.
+func (c *config) checkSettings() error {
 	if c.rulesDir != "" {
 		abs, err := filepath.Abs(c.rulesDir)
 		if err != nil {
