@@ -55,7 +55,21 @@ const (
 	Expired             Code = "expired"
 	DeferredTransfer    Code = "deferred_transfer"
 	SiblingUnavailable  Code = "sibling_unavailable"
-	ShuttingDown        Code = "shutting_down"
+
+	// Codes of an answer to a questionnaire (tools.md §8.14).
+	InvalidType         Code = "invalid_type"
+	UnknownField        Code = "unknown_field"
+	LimitExceeded       Code = "limit_exceeded"
+	ControlCharacter    Code = "control_character"
+	SecretNotAllowed    Code = "secret_not_allowed"
+	InteractionMismatch Code = "interaction_mismatch"
+	ResponseNotAllowed  Code = "response_not_allowed"
+	AnswerKindMismatch  Code = "answer_kind_mismatch"
+	UnknownQuestion     Code = "unknown_question"
+	UnknownOption       Code = "unknown_option"
+	MissingAnswer       Code = "missing_answer"
+
+	ShuttingDown Code = "shutting_down"
 
 	CallbackUnavailable Code = "callback_unavailable"
 	CallbackInFlight    Code = "callback_in_flight"
@@ -165,6 +179,17 @@ func init() {
 	register(1, Expired, "The prompt or step is past its life.")
 	register(1, DeferredTransfer, "A provisional first binding is still open for this terminal or Session.")
 	register(69, SiblingUnavailable, "A program that the tool needs (watchd, outboxd) is marked failed and no other holds its lease.")
+	register(1, InvalidType, "A member of an answer is of another kind than its response_kind wants.")
+	register(1, UnknownField, "An answer holds a member that its response_kind does not have.")
+	register(1, LimitExceeded, "An answer is longer, or names more, than its question takes.")
+	register(1, ControlCharacter, "The text of an answer holds a control character.")
+	register(1, SecretNotAllowed, "The question asks for a secret; only the person at the pane may answer it.")
+	register(1, InteractionMismatch, "The step is not asked any more, or belongs to another Turn, Watch or controller session.")
+	register(1, ResponseNotAllowed, "The step was answered before, an answer is in doubt, or only the person at the pane may answer it.")
+	register(1, AnswerKindMismatch, "The step takes another kind of answer.")
+	register(1, UnknownQuestion, "The step has no question of this id.")
+	register(1, UnknownOption, "The question has no option of this id.")
+	register(1, MissingAnswer, "There is no answer, or it lacks what its response_kind says.")
 	register(75, ShuttingDown, "The bridge drains; the call was not executed.")
 	register(1, CallbackUnavailable, "The Turn has no callback row that could be tried again.")
 	register(1, CallbackInFlight, "The callback is being delivered now.")

@@ -33,7 +33,7 @@ func TestCrashPoints_AreListed(t *testing.T) {
 				switch sel.Sel.Name {
 				case "At":
 					at = 0
-				case "stage": // passes its name on
+				case "stage", "moveInteraction": // pass their name on
 					at = 3
 				}
 			}

@@ -37,47 +37,6 @@ type Approval struct {
 	ClearedAt           int64
 }
 
-// NewInteraction is a questionnaire step that was proven on the screen.
-type NewInteraction struct {
-	InteractionID     string
-	State             string // published or manual_required
-	PromptFingerprint string
-	SurfaceID         string
-	StepIndex         int64
-	StepTotal         int64
-	Projection        []byte // JSON, at most 32 KiB
-	Plan              []byte // JSON
-	OwnerSession      string
-	ProcessKey        string
-	ExpiresAt         int64
-	Callback          *NewCallback
-	Detail            []byte
-}
-
-// Interaction is one questionnaire step (core §11.3).
-type Interaction struct {
-	ID                string
-	TurnID            string
-	WatchID           string
-	MessageID         string
-	State             string
-	PromptFingerprint string
-	SurfaceID         string
-	StepIndex         int64
-	StepTotal         int64
-	Projection        []byte
-	Plan              []byte
-	OwnerSession      string
-	BindingID         string
-	BindingGeneration int64
-	ProcessKey        string
-	AnswerMessageID   string
-	LastProvenStage   string
-	CreatedAt         int64
-	ExpiresAt         int64
-	UpdatedAt         int64
-}
-
 const approvalCols = `approval_id, turn_id, message_id, fingerprint, coalesce(screen_digest, ''), coalesce(request_id, ''),
   coalesce(evidence_fingerprint, ''), state, coalesce(delivery_id, ''), coalesce(decision, ''), coalesce(decided_by, ''),
   coalesce(policy_rule_id, ''), notified_at, coalesce(reserved_at, 0), coalesce(consumed_at, 0), coalesce(cleared_at, 0)`
@@ -87,19 +46,6 @@ func scanApproval(r scanner) (a Approval, err error) {
 		&a.EvidenceFingerprint, &a.State, &a.DeliveryID, &a.Decision, &a.DecidedBy,
 		&a.PolicyRuleID, &a.NotifiedAt, &a.ReservedAt, &a.ConsumedAt, &a.ClearedAt)
 	return a, err
-}
-
-const interactionCols = `interaction_id, coalesce(turn_id, ''), coalesce(watch_id, ''), coalesce(message_id, ''), state,
-  prompt_fingerprint, surface_id, step_index, step_total, projection_json, plan_json, owner_session,
-  coalesce(binding_id, ''), coalesce(binding_generation, 0), process_key, coalesce(answer_message_id, ''),
-  coalesce(last_proven_stage, ''), created_at, expires_at, updated_at`
-
-func scanInteraction(r scanner) (i Interaction, err error) {
-	err = r.Scan(&i.ID, &i.TurnID, &i.WatchID, &i.MessageID, &i.State,
-		&i.PromptFingerprint, &i.SurfaceID, &i.StepIndex, &i.StepTotal, &i.Projection, &i.Plan, &i.OwnerSession,
-		&i.BindingID, &i.BindingGeneration, &i.ProcessKey, &i.AnswerMessageID,
-		&i.LastProvenStage, &i.CreatedAt, &i.ExpiresAt, &i.UpdatedAt)
-	return i, err
 }
 
 var (
@@ -136,56 +82,20 @@ SET state = CASE state WHEN 'notified' THEN 'cleared' ELSE state END, cleared_at
 WHERE turn_id = :turn AND message_id = :message AND cleared_at IS NULL
   AND (state = 'notified' OR state = 'consumed' OR state = 'expired' OR state = 'uncertain')`)
 
-	interactionByID = define(`
-SELECT ` + interactionCols + `
-FROM interactions
-WHERE interaction_id = :interaction`)
-
-	interactionsOf = define(`
-SELECT ` + interactionCols + `
-FROM interactions
-WHERE turn_id = :turn
-ORDER BY created_at, rowid`)
-
-	// also an answered one: a consumed prompt is not shown or answered again
-	interactionKnown = define(`
-SELECT ` + interactionCols + `
-FROM interactions
-WHERE turn_id = :turn AND surface_id = :surface AND prompt_fingerprint = :fingerprint AND state <> 'superseded'
-ORDER BY rowid DESC
-LIMIT 1`)
-
-	interactionInsert = define(`
-INSERT INTO interactions(interaction_id, turn_id, message_id, state, prompt_fingerprint, surface_id, step_index, step_total,
-  projection_json, plan_json, owner_session, binding_id, binding_generation, process_key, created_at, expires_at, updated_at)
-VALUES (:interaction, :turn, :message, :state, :fingerprint, :surface, :step, :steps,
-  :projection, :plan, :owner, :binding, :generation, :process, :now, :expires, :now)`)
-
-	interactionsClear = define(`
-UPDATE interactions
-SET state = 'superseded', updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required')`)
-
 	promptsOpen = define(`
 SELECT
   (SELECT count(*) FROM approvals
    WHERE turn_id = :turn AND cleared_at IS NULL AND (state = 'notified' OR state = 'reserved' OR state = 'expired' OR state = 'uncertain')) +
   (SELECT count(*) FROM interactions
-   WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
-     OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance'
-     OR state = 'response_uncertain'))`)
+   WHERE turn_id = :turn AND (state = 'pending' OR state = 'published' OR state = 'manual_required'
+     OR state = 'reserved' OR state = 'executing'
+     OR state = 'response_uncertain' AND coalesce(last_proven_stage, '') <> 'surface_gone'))`)
 )
 
 // Approvals lists the prompts of a Turn, the oldest first.
 func (s *Store) Approvals(ctx context.Context, turnID string) ([]Approval, error) {
 	all, err := list(pool{ctx, s.rdb}, scanApproval, approvalsOf, "turn", turnID)
 	return all, storeError("list approvals", err)
-}
-
-// Interactions lists the questionnaire steps of a Turn, the oldest first.
-func (s *Store) Interactions(ctx context.Context, turnID string) ([]Interaction, error) {
-	all, err := list(pool{ctx, s.rdb}, scanInteraction, interactionsOf, "turn", turnID)
-	return all, storeError("list interactions", err)
 }
 
 // ApprovalNotified records a prompt at first sight: Turn to
@@ -241,54 +151,6 @@ func (s *Store) ApprovalNotified(ctx context.Context, m Monitor, a NewApproval) 
 func (s *Store) ApprovalCleared(ctx context.Context, m Monitor) (turn Turn, err error) {
 	err = s.transact(ctx, func(t *tx) (err error) {
 		turn, err = t.promptGone(m, approvalsClear)
-		return err
-	})
-	return turn, err
-}
-
-// QuestionNotified records a questionnaire step at first sight, like
-// ApprovalNotified.
-func (s *Store) QuestionNotified(ctx context.Context, m Monitor, q NewInteraction) (row Interaction, inserted bool, err error) {
-	err = s.transact(ctx, func(t *tx) error {
-		old, err := t.monitored(m)
-		if err != nil {
-			return err
-		}
-		known, ok, err := first(t, scanInteraction, interactionKnown, "turn", m.TurnID, "surface", q.SurfaceID, "fingerprint", q.PromptFingerprint)
-		if err != nil || ok {
-			row, t.silent = known, true
-			return err
-		}
-		if _, err := t.exec(interactionsClear, "turn", m.TurnID, "now", t.now); err != nil {
-			return err
-		}
-		if err := t.waitForController(m, old, "question_notified", q.Detail, q.Callback); err != nil {
-			return err
-		}
-		if _, err := t.exec(interactionInsert, "interaction", q.InteractionID, "turn", m.TurnID, "message", m.MessageID, "state", q.State,
-			"fingerprint", q.PromptFingerprint, "surface", q.SurfaceID, "step", q.StepIndex, "steps", q.StepTotal,
-			"projection", q.Projection, "plan", q.Plan, "owner", q.OwnerSession, "binding", old.BindingID,
-			"generation", old.BindingGeneration, "process", q.ProcessKey, "now", t.now, "expires", q.ExpiresAt); err != nil {
-			return err
-		}
-		inserted = true
-		row, err = only(t, scanInteraction, "interaction", q.InteractionID, interactionByID, "interaction", q.InteractionID)
-		return err
-	})
-	if err != nil {
-		return Interaction{}, false, err
-	}
-	if inserted {
-		crashpoint.At("question_notified")
-	}
-	return row, inserted, nil
-}
-
-// QuestionCleared records that no questionnaire is seen any more, like
-// ApprovalCleared.
-func (s *Store) QuestionCleared(ctx context.Context, m Monitor) (turn Turn, err error) {
-	err = s.transact(ctx, func(t *tx) (err error) {
-		turn, err = t.promptGone(m, interactionsClear)
 		return err
 	})
 	return turn, err

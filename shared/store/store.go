@@ -40,9 +40,14 @@
 // These names of package crashpoint stand right behind the commit they name:
 // prepared, input_marked, text_injected, enter_dispatched, agent_accepted,
 // dispatch_settled, dispatch_aborted, approval_notified, approval_reserved,
-// approval_consumed, approval_doubted, question_notified, superseded_stalled,
+// approval_consumed, approval_doubted, question_seen, question_notified,
+// watch_question_notified, interaction_reserved, interaction_executing,
+// interaction_returned, interaction_sent, interaction_advanced,
+// interaction_doubted, superseded_stalled,
 // completion_claimed, turn_stalled, turn_renewed, cancel_committed,
-// close_committed, watch_created, watch_notified, watch_settled,
+// close_committed, transition_prepared, transition_dispatching,
+// transition_submitted, transition_verified, transition_committed,
+// transition_aborted, transition_uncertain, watch_created, watch_notified, watch_settled,
 // callback_claimed, callback_started, callback_settled.
 package store
 

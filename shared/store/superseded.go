@@ -35,7 +35,7 @@ func (s *Store) StallSuperseded(ctx context.Context, l *Lease, turnID string, st
 		if _, err := t.exec(approvalsEnd, "turn", turnID, "now", t.now); err != nil {
 			return err
 		}
-		if _, err := t.exec(interactionsEnd, "turn", turnID, "now", t.now); err != nil {
+		if _, err := t.exec(interactionsClear, "turn", turnID, "now", t.now); err != nil {
 			return err
 		}
 		if err := t.supersedeQuestion(turnID, "binding_superseded"); err != nil {

@@ -22,11 +22,6 @@ LIMIT :limit`)
 UPDATE approvals
 SET state = CASE state WHEN 'notified' THEN 'cleared' ELSE state END, cleared_at = max(notified_at, :now)
 WHERE turn_id = :turn AND cleared_at IS NULL AND (state = 'notified' OR state = 'consumed' OR state = 'expired' OR state = 'uncertain')`)
-
-	interactionsEnd = define(`
-UPDATE interactions
-SET state = 'superseded', updated_at = max(updated_at, :now)
-WHERE turn_id = :turn AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required')`)
 )
 
 // RenewTurn goes on monitoring a stalled Turn: waiting_for_agent again, activity
@@ -279,7 +274,7 @@ func (t *tx) release(l *Lease, old Turn, now *Turn, reason string) error {
 	if _, err := t.exec(approvalsEnd, "turn", old.ID, "now", t.now); err != nil {
 		return err
 	}
-	_, err := t.exec(interactionsEnd, "turn", old.ID, "now", t.now)
+	_, err := t.exec(interactionsClear, "turn", old.ID, "now", t.now)
 	return err
 }
 

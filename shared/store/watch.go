@@ -413,6 +413,9 @@ func (s *Store) SettleWatch(ctx context.Context, f WatchFence, o WatchSettlement
 		if _, err := t.exec(supersedeOfWatch, "watch", f.WatchID, "reason", "watch_settled", "now", t.now); err != nil {
 			return err
 		}
+		if err := t.watchQuestionsLeave(f.WatchID); err != nil {
+			return err
+		}
 		return t.notify(f.WatchID, o.Notification)
 	})
 	if err == nil {
