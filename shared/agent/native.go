@@ -24,6 +24,10 @@ type Command struct {
 	Dismiss terminal.Key // closes the panel that the command opens, once it was proven; "" where it leaves none
 	Columns int          // least pane width in which its outcome can be read; 0: any
 	Rows    int
+	Profile string // name of the behaviour that the version was proven to have
+	// Standing reports whether a screen shows exactly this command in the
+	// composer, so that Enter runs it and nothing else.
+	Standing func(terminal.Screen) bool
 }
 
 // Card is one complete reading of an agent's own status screen.
@@ -32,6 +36,12 @@ type Card struct {
 	Version  string // "" where the screen does not name it
 	Fields   []Field
 	Excerpt  string // the card's rows, plain
+	// Above are the rows directly above the card, top down: they tell it from an
+	// earlier one with the same text.
+	Above []string
+	// Last: nothing was printed below the card, so it shows the thread that is
+	// current on this very screen (agents repaint, or print, when it changes).
+	Last bool
 }
 
 // Field is one line of a Card.

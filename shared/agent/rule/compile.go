@@ -38,6 +38,7 @@ type File struct {
 	keys     Keys
 	input    Input
 	records  records
+	native   *native
 }
 
 // The compiled forms of the members of a document.
@@ -213,6 +214,7 @@ func (c *compiler) file(name string, d *document) *File {
 		c.fail("/input/wrap_word", "is empty, yet wrap_prefix is not")
 	}
 	f.records = c.records("/records", d.Records)
+	f.native = c.native("/native", d.Native)
 	return f
 }
 

@@ -22,6 +22,7 @@ type document struct {
 	Keys     keysJSON     `json:"keys"`
 	Input    inputJSON    `json:"input"`
 	Records  recordsJSON  `json:"records"`
+	Native   *nativeJSON  `json:"native"`
 }
 
 // versionsJSON says which versions the file was made from and from which one on
