@@ -194,6 +194,9 @@ type Prepared struct {
 	Typed       string // bytes to paste
 	Expected    string // text that the acceptance record must hold exactly
 	RequestHash string // SHA-256 of Expected, hex
+	// LineFeeds says that line feeds are pasted as they are, not as the carriage
+	// returns that a terminal sends for the line ends of a paste.
+	LineFeeds bool
 }
 
 // Anchor fixes, before the first byte is typed, where acceptance may be found.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -70,9 +71,15 @@ func (t *Tmux) Look(ctx context.Context, p Pane) (Pane, error) {
 	return got.pane, nil
 }
 
+// PasteOption changes how Paste types.
+type PasteOption string
+
+// LineFeeds keeps line feeds as they are.
+const LineFeeds PasteOption = "line_feeds"
+
 // Paste hands text to the program in p as one paste, bracketed if the program
 // asked for that; line feeds go as carriage returns, as a terminal sends the
-// line ends of a paste. The text goes through the client's standard input into
+// line ends of a paste, unless LineFeeds is given. The text goes through the client's standard input into
 // a buffer of this call's own name.
 //
 // The server takes the text, compares itself, pane, pane process, liveness,
@@ -87,9 +94,13 @@ func (t *Tmux) Look(ctx context.Context, p Pane) (Pane, error) {
 //
 // Once begun, a paste is not cancelled with ctx: the answer is worth more than
 // the few milliseconds.
-func (t *Tmux) Paste(ctx context.Context, p Pane, text string) error {
+func (t *Tmux) Paste(ctx context.Context, p Pane, text string, how ...PasteOption) error {
 	if err := pasteable(text); err != nil {
 		return err
+	}
+	lines := ""
+	if slices.Contains(how, LineFeeds) {
+		lines = " -r"
 	}
 	nonce := newNonce()
 	buffer := "drawbridge-" + nonce
@@ -99,7 +110,7 @@ func (t *Tmux) Paste(ctx context.Context, p Pane, text string) error {
 		bracket: true,
 		stdin:   []byte(text),
 		first:   []string{"load-buffer", "-b", buffer, "-", ";"},
-		effect:  fmt.Sprintf("paste-buffer -p -d -b %s -t %s", buffer, p.ID),
+		effect:  fmt.Sprintf("paste-buffer -p%s -d -b %s -t %s", lines, buffer, p.ID),
 		undo:    "delete-buffer -b " + buffer,
 	})
 }

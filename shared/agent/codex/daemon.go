@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/journal"
 	"drawbridge/shared/process"
 )
 
@@ -26,12 +27,8 @@ const (
 	locksDir      = "thread-writer-locks"
 )
 
-var (
-	// errNoDaemon means that the home has no living daemon.
-	errNoDaemon = errors.New("no living daemon")
-	// errNotFile means that a path names no ordinary file.
-	errNotFile = errors.New("not an ordinary file")
-)
+// errNoDaemon means that the home has no living daemon.
+var errNoDaemon = errors.New("no living daemon")
 
 // daemonRecord is what daemon.pid says of the process.
 type daemonRecord struct {
@@ -60,7 +57,7 @@ func parseDaemon(data []byte) (daemonRecord, error) {
 
 // readDaemon gives the living daemon of a home, proven by its own triple.
 func readDaemon(home string) (process.Incarnation, error) {
-	f, err := openFile(filepath.Join(home, pidFile))
+	f, err := journal.OpenFile(filepath.Join(home, pidFile))
 	if err != nil {
 		return process.Incarnation{}, errNoDaemon
 	}
@@ -140,23 +137,6 @@ func (a *Adapter) started(inc process.Incarnation) time.Time {
 	const ticks = 100 // USER_HZ, fixed for /proc on every Linux architecture Go knows
 	age := time.Duration(process.BootTime())*time.Millisecond - time.Duration(inc.Start)*time.Second/ticks
 	return a.now().Add(-age)
-}
-
-// openFile opens an ordinary file for reading and nothing else.
-func openFile(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	fi, err := f.Stat()
-	if err == nil && !fi.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w", filepath.Base(path), errNotFile)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // lockedBy gives the process that holds the writer lock of a thread, 0 for none.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/draft"
 )
 
 // What only the tests of this package see.
@@ -31,8 +32,8 @@ func FindLock(table string, dev, ino uint64) int {
 // SetReach replaces AcceptanceLimit.
 func (a *Adapter) SetReach(n int64) { a.reach = n }
 
-// Visible is visible.
-var Visible = visible
+// Visible is draft.Visible.
+var Visible = draft.Visible
 
 // Span is where a line stands.
 type Span struct{ Start, End int64 }

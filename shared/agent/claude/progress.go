@@ -1,0 +1,395 @@
+package claude
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/journal"
+	"drawbridge/shared/fault"
+)
+
+// Progress reads a task to the present end of its transcript (claude §5).
+//
+// What belongs to a turn its chain of parents tells, so a turn is always followed
+// from its first record; the checkpoint is only proof that the file is still the
+// one that was read. What was read of an open turn is kept, and the next reading
+// goes on behind it. An end is never kept: it is really read twice.
+func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agent.Position) (agent.Progress, error) {
+	if _, err := a.file(task.Process.Version); err != nil {
+		return agent.Progress{}, err
+	}
+	if checkpoint == (agent.Position{}) {
+		checkpoint = task.Start
+	}
+	if checkpoint.File != task.Start.File || checkpoint.Path != task.Start.Path || checkpoint.Offset < task.Start.Offset {
+		return agent.Progress{}, fmt.Errorf("follow a turn: the checkpoint is of another transcript or before the turn")
+	}
+	// The registry first: a process that was idle before the reading has written all
+	// but its last records by then, and one that was dead all of them.
+	alive, known := a.Alive(ctx, task.Process)
+	st := a.standing(ctx, task, alive || !known)
+	f := a.follower(task)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.read(ctx, checkpoint)
+	switch {
+	case errors.Is(err, journal.ErrMoved) || errors.Is(err, journal.ErrTooLong) || errors.Is(err, errCorrupt) || errors.Is(err, errEndless):
+		a.forget(task)
+		return f.broken(checkpoint, err), nil
+	case err != nil:
+		return agent.Progress{}, fault.New(fault.ObservationUnavail, "follow a turn: %w", err)
+	}
+	p := f.progress(st)
+	if p.State != agent.Open {
+		a.forget(task)
+	}
+	return p, nil
+}
+
+// errEndless means that a turn is longer than what is read of one.
+var errEndless = fmt.Errorf("over %d bytes without the end of the turn", CompletionLimit)
+
+// standing is what the registry says of a task's process.
+type standing int
+
+const (
+	unclear   standing = iota // cannot be read, or says nothing
+	working                   // busy
+	asking                    // waits for an answer to a dialog
+	quiet                     // idle, or a panel of its own is open
+	resting                   // idle for so long that nothing more will be written
+	elsewhere                 // holds another session since long
+	dead
+)
+
+// standing reads it. Only what is of this very process and session counts.
+func (a *Adapter) standing(ctx context.Context, task agent.Task, alive bool) standing {
+	if !alive {
+		return dead
+	}
+	e, err := a.entry(ctx, task.Process)
+	if err != nil {
+		return unclear
+	}
+	long := !e.Since.IsZero() && a.now().Sub(e.Since) >= idleGrace
+	switch {
+	case e.Session != task.ThreadID && long:
+		return elsewhere
+	case e.Session != task.ThreadID:
+		return unclear
+	case e.Status == statusBusy:
+		return working
+	case e.Status == statusWaiting && e.Waiting == waitingPanel:
+		return quiet
+	case e.Status == statusWaiting:
+		return asking
+	case e.Status == statusIdle && long:
+		return resting
+	case e.Status == statusIdle:
+		return quiet
+	}
+	return unclear
+}
+
+// follower gives what is known of an open turn, or begins anew.
+func (a *Adapter) follower(task agent.Task) *follower {
+	key := task.TurnID + " " + task.Start.Path
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f := a.turns[key]; f != nil && f.task.Start == task.Start {
+		return f
+	}
+	if len(a.turns) >= maxCached {
+		clear(a.turns)
+	}
+	f := newFollower(task)
+	a.turns[key] = f
+	return f
+}
+
+func (a *Adapter) forget(task agent.Task) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.turns, task.TurnID+" "+task.Start.Path)
+}
+
+// follower reads the records of one turn.
+type follower struct {
+	mu     sync.Mutex
+	task   agent.Task
+	offset int64           // behind the last line that was read
+	chain  map[string]bool // records of the turn
+	first  record          // its prompt
+	begun  bool
+
+	calls  []agent.Call // without an answer, oldest first
+	output bool         // anything came of the prompt
+	answer answer       // last message of the model
+	ended  *ending
+	next   *ending // another prompt
+}
+
+// answer is one message of the model, of one record for each of its parts.
+type answer struct {
+	id, stop string
+	texts    []string
+}
+
+// ending is a record that decides.
+type ending struct {
+	state  agent.ProgressState
+	start  int64
+	rec    record
+	digest string
+	text   string
+}
+
+func newFollower(task agent.Task) *follower {
+	return &follower{task: task, offset: task.Start.Offset, chain: map[string]bool{}}
+}
+
+// read takes what was added since the last reading.
+func (f *follower) read(ctx context.Context, checkpoint agent.Position) error {
+	at := f.task.Start
+	at.Offset = max(f.offset, checkpoint.Offset)
+	file, err := journal.OpenAt(at, RecordLimit)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if file.Size == f.offset {
+		return nil
+	}
+	end, whole, err := file.Scan(ctx, f.offset, f.task.Start.Offset+CompletionLimit-f.offset, func(l journal.Line) error {
+		r, err := parseRecord(l)
+		if err != nil {
+			return err
+		}
+		return f.take(l, r)
+	})
+	f.offset = end
+	switch {
+	case err != nil:
+		return err
+	case !whole && f.ended == nil:
+		return errEndless
+	}
+	return nil
+}
+
+// take follows one record.
+func (f *follower) take(l journal.Line, r record) error {
+	if !f.begun {
+		if r.UUID != f.task.TurnID || !r.prompts() {
+			return fmt.Errorf("%w: the turn does not begin at byte %d", errCorrupt, l.Start)
+		}
+		f.begun, f.first, f.chain[r.UUID] = true, r, true
+		return nil
+	}
+	switch {
+	case r.Session != f.task.ThreadID || r.Sidechain || r.UUID == "" || f.chain[r.UUID]:
+		return nil
+	case r.prompts():
+		// A second program may work on the same session (`claude -p --resume`): the
+		// process in the pane knows nothing of it (claude §10).
+		if f.next == nil && r.Source != sourceSDK {
+			f.next = &ending{start: l.Start, rec: r, digest: lineDigest(l)}
+		}
+		return nil
+	case !f.joins(r):
+		return nil
+	}
+	f.chain[r.UUID] = true
+	here := ending{start: l.Start, rec: r, digest: lineDigest(l)}
+	switch {
+	case f.ended != nil && f.ended.state != agent.Failed:
+		return nil
+	case r.Type == "assistant":
+		f.assistant(r, here)
+	case r.interrupts():
+		here.state, f.ended, f.calls = agent.Aborted, &here, nil
+	case r.Type == "user":
+		for _, b := range r.Blocks {
+			if b.Type == "tool_result" {
+				f.output = true
+				f.calls = answered(f.calls, string(b.Use))
+			}
+		}
+	case r.Type == "system" && r.Subtype == "turn_duration":
+		f.closes(here)
+	}
+	return nil
+}
+
+// joins reports whether a record belongs to the turn: its parent does, across a
+// compaction its parent before it. A compaction whose parents are not known joins
+// while nobody else's prompt lies between, and a result by the prompt's id.
+func (f *follower) joins(r record) bool {
+	switch {
+	case f.chain[r.Parent]:
+		return true
+	case r.Type == "system" && r.Subtype == "compact_boundary":
+		return f.chain[r.LogicalParent] || f.next == nil && f.ended == nil
+	case r.Type == "user" && !r.Plain:
+		return r.Prompt != "" && r.Prompt == f.first.Prompt
+	}
+	return false
+}
+
+// assistant takes one part of a message of the model.
+func (f *follower) assistant(r record, here ending) {
+	switch {
+	case r.APIError:
+		here.state, here.text = agent.Failed, r.said()
+		f.ended, f.calls = &here, nil
+		return
+	case r.Model == modelSynthetic:
+		return // written when an interrupted session is resumed: no answer
+	}
+	f.ended = nil // it went on after a failure
+	f.output = true
+	if r.Message != f.answer.id || r.Message == "" {
+		f.answer = answer{id: r.Message}
+	}
+	f.answer.stop = r.Stop
+	for _, b := range r.Blocks {
+		switch b.Type {
+		case "text":
+			f.answer.texts = append(f.answer.texts, string(b.Text))
+		case "tool_use":
+			f.calls = append(f.calls, callOf(b, r.Cwd))
+		}
+	}
+}
+
+// closes takes the mark that the turn took so and so long. Alone it proves
+// nothing: 2.1.263 writes it after an interruption, too (claude §11).
+func (f *follower) closes(here ending) {
+	if f.ended != nil {
+		return
+	}
+	switch f.answer.stop {
+	case "", stopToolUse:
+	case stopEndTurn:
+		here.state, here.text = agent.Completed, f.answer.text()
+		f.ended = &here
+	default:
+		here.state, here.text = agent.Failed, "the model stopped: "+f.answer.stop
+		f.ended = &here
+	}
+}
+
+func (a answer) text() string { return strings.Join(a.texts, "\n\n") }
+
+// said is the text of one record's message.
+func (r record) said() string {
+	if r.Plain {
+		return r.Text
+	}
+	var out []string
+	for _, b := range r.Blocks {
+		if b.Type == "text" {
+			out = append(out, string(b.Text))
+		}
+	}
+	return strings.Join(out, "\n\n")
+}
+
+// Values that the records use.
+const (
+	sourceSDK      = "sdk"
+	modelSynthetic = "<synthetic>"
+	stopEndTurn    = "end_turn"
+	stopToolUse    = "tool_use"
+)
+
+// progress judges what was read, with what the process says of itself.
+func (f *follower) progress(st standing) agent.Progress {
+	at := f.task.Start
+	at.Offset = f.offset
+	p := agent.Progress{State: agent.Open, Checkpoint: at, Digest: fingerprint(f.task, "read", strconv.FormatInt(f.offset, 10))}
+	// What follows an end, or nothing any more, is proof that it was one.
+	over := st == quiet || st == resting || st == elsewhere || st == dead || f.next != nil
+	switch {
+	case f.ended != nil && (over || f.ended.state == agent.Aborted):
+		f.finish(&p, *f.ended)
+	case f.ended != nil: // the process still works: it may go on
+	case f.next != nil:
+		p.State = agent.NextBegan
+		p.Fingerprint = fingerprint(f.task, p.State, f.next.rec.UUID)
+		p.Checkpoint.Offset = f.next.start
+	case st == dead:
+		p.State = agent.Lost
+		p.Fingerprint = fingerprint(f.task, p.State, f.task.Process.Inc.String())
+	case st == elsewhere:
+		p.State = agent.NextBegan
+		p.Fingerprint = fingerprint(f.task, p.State, "another session")
+	case st == resting && !f.output:
+		// Interrupted before any output: nothing is written at all, and the text is back
+		// in the composer (claude §5).
+		p.State, p.Error, p.ID, p.At = agent.Aborted, "cancelled before any output", f.task.TurnID, f.first.At
+		p.Fingerprint = fingerprint(f.task, p.State, "no output")
+	}
+	if p.State != agent.Open {
+		return p
+	}
+	p.Fingerprint = fingerprint(f.task, p.State, "")
+	if (st == asking || st == unclear) && len(f.calls) > 0 {
+		p.Calls = append(p.Calls, f.calls...)
+		p.Waiting = &p.Calls[0] // dialogs come in the order of their calls
+	}
+	return p
+}
+
+// finish fills in what the deciding record says.
+func (f *follower) finish(p *agent.Progress, e ending) {
+	p.State, p.ID, p.At = e.state, f.task.TurnID, e.rec.At
+	switch e.state {
+	case agent.Completed:
+		p.Text = e.text
+	case agent.Failed:
+		p.Error = e.text
+	case agent.Aborted:
+		p.Error = strings.Trim(e.rec.said(), "[]")
+	}
+	p.Checkpoint.Offset = e.start
+	p.Fingerprint = fingerprint(f.task, p.State, strconv.FormatInt(e.start, 10)+" "+e.digest)
+}
+
+// broken says that the transcript can no longer be trusted.
+func (f *follower) broken(at agent.Position, err error) agent.Progress {
+	p := agent.Progress{State: agent.Broken, Error: err.Error(), Checkpoint: at}
+	if errors.Is(err, journal.ErrMoved) {
+		p.Error = journal.ErrMoved.Error() // without the path
+	}
+	p.Fingerprint = fingerprint(f.task, p.State, p.Error)
+	p.Digest = p.Fingerprint
+	return p
+}
+
+func answered(calls []agent.Call, id string) []agent.Call {
+	for i, c := range calls {
+		if c.ID == id {
+			return append(calls[:i:i], calls[i+1:]...)
+		}
+	}
+	return calls
+}
+
+// fingerprint is over session, turn, state and what decided.
+func fingerprint(task agent.Task, state agent.ProgressState, evidence string) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{task.ThreadID, task.TurnID, string(state), evidence}, "\x00")))
+	return hex.EncodeToString(sum[:])
+}
+
+func lineDigest(l journal.Line) string {
+	sum := sha256.Sum256(l.Data)
+	return hex.EncodeToString(sum[:])
+}
