@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/claude"
 	"drawbridge/shared/agent/codex"
 	"drawbridge/shared/agent/files"
 	"drawbridge/shared/agent/rule"
@@ -105,7 +106,10 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	sweeper := &sweep.Sweeper{
 		Desk: handoff.New(handoff.Options{
 			Store: db, Leases: leases, Bell: bell, Files: watcher, Tmux: tmux,
-			Agents:     []agent.Adapter{codex.New(codex.Options{Rules: rules, Control: cfg.codexControl == "on", Log: log.Logger})},
+			Agents: []agent.Adapter{
+				codex.New(codex.Options{Rules: rules, Control: cfg.codexControl == "on", Log: log.Logger}),
+				claude.New(claude.Options{Rules: rules, Log: log.Logger}),
+			},
 			RuntimeDir: cfg.RuntimeDir, Log: log.Logger,
 		}),
 		Store: db, Leases: leases, Bell: bell, Files: watcher, Tmux: tmux,

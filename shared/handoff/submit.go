@@ -156,7 +156,7 @@ func (x *submission) look(ctx context.Context) (agent.Reading, error) {
 // settleGap apart.
 func (x *submission) inject(ctx context.Context) error {
 	if !x.standing {
-		if err := x.desk.Tmux.Paste(ctx, x.s.pane, x.prep.Typed); err != nil {
+		if err := x.desk.Tmux.Paste(ctx, x.s.pane, x.prep.Typed, pasting(x.prep)...); err != nil {
 			return err
 		}
 	}
@@ -184,6 +184,14 @@ func (x *submission) inject(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// pasting gives the options with which a prepared text is pasted.
+func pasting(p agent.Prepared) []terminal.PasteOption {
+	if p.LineFeeds {
+		return []terminal.PasteOption{terminal.LineFeeds}
+	}
+	return nil
 }
 
 // enter presses Enter once, if pane, process and draft are still the same.

@@ -16,6 +16,7 @@ import (
 	"drawbridge/bridge/internal/mcpserver"
 	"drawbridge/bridge/internal/siblings"
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/claude"
 	"drawbridge/shared/agent/codex"
 	"drawbridge/shared/agent/files"
 	"drawbridge/shared/agent/rule"
@@ -170,8 +171,11 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 	}
 	return handoff.New(handoff.Options{
 		Store: db, Leases: leases, Bell: bell, Files: watcher,
-		Tmux:       terminal.New(terminal.Options{Sockets: cfg.sockets}),
-		Agents:     []agent.Adapter{codex.New(codex.Options{Rules: rules, Control: cfg.codexControl == "on", Log: log})},
+		Tmux: terminal.New(terminal.Options{Sockets: cfg.sockets}),
+		Agents: []agent.Adapter{
+			codex.New(codex.Options{Rules: rules, Control: cfg.codexControl == "on", Log: log}),
+			claude.New(claude.Options{Rules: rules, Log: log}),
+		},
 		RuntimeDir: cfg.RuntimeDir,
 		Controller: captured.Session, Route: &captured.Route,
 		Untested:   handoff.Untested(cfg.untested),
