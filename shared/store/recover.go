@@ -51,6 +51,15 @@ WHERE d.resolved_at IS NULL
 ORDER BY d.terminal_key, d.generation DESC
 ON CONFLICT(terminal_key) DO NOTHING`)
 
+	fencesMissingTransition = define(`
+INSERT INTO terminal_fences(terminal_key, kind, ref_id, generation, lease_epoch, created_at)
+SELECT n.terminal_key, 'transition', n.transition_id, coalesce((SELECT g.generation FROM terminal_generations g WHERE g.terminal_key = n.terminal_key), 1), n.lease_epoch, :now
+FROM transitions n
+WHERE (n.status = 'prepared' OR n.status = 'dispatching' OR n.status = 'submitted' OR n.status = 'uncertain'
+  OR n.status = 'verified')
+ORDER BY n.terminal_key, n.prepared_at DESC
+ON CONFLICT(terminal_key) DO NOTHING`)
+
 	fencesBroken = define(`
 SELECT
   (SELECT count(*) FROM terminal_fences f
@@ -63,14 +72,10 @@ SELECT
   (SELECT count(*) FROM dispatches d JOIN turns t ON t.turn_id = d.turn_id
    WHERE d.resolved_at IS NULL AND (t.status = 'idle' OR t.status = 'failed' OR t.status = 'cancelled' OR t.status = 'closed')) +
   (SELECT count(*) FROM dispatches d
-   WHERE d.resolved_at IS NULL AND NOT EXISTS (SELECT 1 FROM terminal_fences f WHERE f.terminal_key = d.terminal_key))`)
-
-	transitionsOpen = define(`
-SELECT transition_id, operation, status, terminal_id, terminal_key, agent, coalesce(source_session_id, ''), target_session_id, prepared_at
-FROM transitions
-WHERE (status = 'prepared' OR status = 'dispatching' OR status = 'submitted' OR status = 'uncertain'
-  OR status = 'verified')
-ORDER BY terminal_key, prepared_at`)
+   WHERE d.resolved_at IS NULL AND NOT EXISTS (SELECT 1 FROM terminal_fences f WHERE f.terminal_key = d.terminal_key)) +
+  (SELECT count(*) FROM transitions n
+   WHERE (n.status = 'prepared' OR n.status = 'dispatching' OR n.status = 'submitted' OR n.status = 'uncertain'
+      OR n.status = 'verified') AND NOT EXISTS (SELECT 1 FROM terminal_fences f WHERE f.terminal_key = n.terminal_key))`)
 
 	promptsOpenAll = define(`
 SELECT turn_id FROM approvals WHERE cleared_at IS NULL AND (state = 'notified' OR state = 'reserved' OR state = 'expired' OR state = 'uncertain')
@@ -79,28 +84,6 @@ SELECT turn_id FROM interactions
 WHERE turn_id IS NOT NULL AND (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
   OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance' OR state = 'response_uncertain')`)
 )
-
-// Transition is a native thread transition that is not settled.
-type Transition struct {
-	ID              string
-	Operation       string // new_thread, resume_thread, adopt_external_thread
-	Status          string
-	TerminalID      string
-	TerminalKey     string
-	Agent           string
-	SourceSessionID string
-	TargetSessionID string
-	PreparedAt      int64
-}
-
-// OpenTransitions lists the transitions that are not settled.
-func (s *Store) OpenTransitions(ctx context.Context) ([]Transition, error) {
-	all, err := list(pool{ctx, s.rdb}, func(r scanner) (n Transition, err error) {
-		err = r.Scan(&n.ID, &n.Operation, &n.Status, &n.TerminalID, &n.TerminalKey, &n.Agent, &n.SourceSessionID, &n.TargetSessionID, &n.PreparedAt)
-		return n, err
-	}, transitionsOpen)
-	return all, storeError("list transitions", err)
-}
 
 // OpenDispatches lists every unresolved dispatch with its Turn, and what is known
 // of its dispatcher: the sweep settles those that nobody works on any more.
@@ -157,7 +140,7 @@ func (s *Store) RepairFences(ctx context.Context) (repaired int, err error) {
 	}
 	err = s.transact(ctx, func(t *tx) error {
 		repaired = 0
-		for _, st := range []stmt{dispatchesLeft, fencesStray, fencesMissing} {
+		for _, st := range []stmt{dispatchesLeft, fencesStray, fencesMissing, fencesMissingTransition} {
 			n, err := t.exec(st, "now", t.now)
 			if err != nil {
 				return err
