@@ -20,6 +20,9 @@ const (
 	kindEdit    = "edit_files"
 )
 
+// unmatched says that screen and records disagree.
+const unmatched = "the agent's own records do not show the one call that the dialog is about"
+
 const (
 	offerApproval = "approval"
 	offerTurn     = "turn"
@@ -68,7 +71,8 @@ func callOf(p agent.Prompt, calls []agent.Call) (agent.Call, bool) {
 		if c.Kind != p.Kind {
 			continue
 		}
-		if squeeze(p.Command) != "" && squeeze(c.Command) == squeeze(p.Command) {
+		shown, whole := squeeze(p.Command), squeeze(c.Command)
+		if shown != "" && (whole == shown || p.Cut && strings.HasPrefix(whole, shown)) { // a cut one is never decided
 			return c, true
 		}
 		if c.Kind == kindEdit {
@@ -147,7 +151,7 @@ func (d *Desk) dialogOf(ctx context.Context, s *sighting, task agent.Task) (x di
 	x.prompt = *s.reading.Prompt
 	call, ok := callOf(x.prompt, waiting(p))
 	if p.State != agent.Open || !ok {
-		return x, "the agent's own records do not show the one call that the dialog is about", nil
+		return x, unmatched, nil
 	}
 	x.call, x.print = call, printOf(x.prompt, call, s.pane, s.proc)
 	return x, "", nil

@@ -172,7 +172,13 @@ func (d *Desk) row(ctx context.Context, s *sighting, v *view, debug bool) (Row, 
 		r.Actions["watch"] = Action{Tool: toolName("watch"), Arguments: map[string]any{"terminal_id": r.ID}, RequiresUserIntent: true}
 	}
 	r.Actions["status"] = Action{Tool: toolName("status"), Arguments: map[string]any{"conversation_id": r.ID}}
-	return r, nil
+	_, watched := v.watches[key]
+	var decider *store.Turn
+	if owned {
+		decider = &owner
+	}
+	err := d.decisions(ctx, s, decider, watched, &r)
+	return r, err
 }
 
 func sendAction(s *sighting, v *view) Action {

@@ -42,7 +42,10 @@ type Monitor struct {
 	written time.Time // when it was last written
 	asked   string    // the newest unanswered call
 	askedAt time.Time // when it was first seen
-	clear   int       // consecutive screens without the notified prompt
+	strange string    // digest of a dialog that fits no waiting call
+
+	strangeAt time.Time // when it was first seen
+	clear     int       // consecutive screens without the notified prompt
 }
 
 // monitorState is what survives in turns.monitor_json.

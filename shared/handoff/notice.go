@@ -13,13 +13,16 @@ import (
 
 // notifyApproval stores an approval prompt that was not seen before, and tells it:
 // as a question where approve may decide it, as blocked where only the person at
-// the pane can. One that the operator's policy allows is decided instead. again
-// is when to look again, where nothing could be done now.
-func (m *Monitor) notifyApproval(ctx context.Context, r agent.Reading, call agent.Call) (again time.Duration, err error) {
+// the pane can (why says so beforehand, if it is known). One that the operator's
+// policy allows is decided instead. again is when to look again, where nothing
+// could be done now.
+func (m *Monitor) notifyApproval(ctx context.Context, r agent.Reading, call agent.Call, why string) (again time.Duration, err error) {
 	d := m.desk
 	x := dialog{prompt: *r.Prompt, call: call, print: printOf(*r.Prompt, call, m.at.Pane, m.at.Process)}
 	request := call.ID + "#" + strconv.Itoa(m.keep.Gone)
-	why := unapprovable(r)
+	if why == "" {
+		why = unapprovable(r)
+	}
 	if why == "" {
 		why = d.deciding(m.at.Process)
 	}

@@ -92,10 +92,29 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 		return 0, m.notifyQuestion(ctx, second, calls)
 	}
 	call, ok := callOf(*second.Prompt, calls)
-	if !ok { // no call of that command waits: not this agent's dialog, or not written yet
-		return soon, nil
+	if ok {
+		m.strange = ""
+		return m.notifyApproval(ctx, second, call, "")
 	}
-	return m.notifyApproval(ctx, second, call)
+	// No waiting call says what the dialog says: it is not written yet, or shown in
+	// other words. A person is told of the second case, and no key is ever sent.
+	if m.strange != second.Prompt.Digest {
+		m.strange, m.strangeAt = second.Prompt.Digest, m.desk.now()
+	}
+	if m.desk.now().Sub(m.strangeAt) < askingFor {
+		return askingPoll, nil
+	}
+	return m.notifyApproval(ctx, second, likely(*second.Prompt, calls), unmatched)
+}
+
+// likely gives the call that an unmatched dialog may be about.
+func likely(p agent.Prompt, calls []agent.Call) agent.Call {
+	for _, c := range calls {
+		if c.Kind == p.Kind {
+			return c
+		}
+	}
+	return calls[0]
 }
 
 // standing reports whether a dialog is the one that was notified.
@@ -107,7 +126,10 @@ func (m *Monitor) standing(r agent.Reading, calls []agent.Call) bool {
 		return m.keep.Prompt == printOf(*r.Prompt, asking(calls), m.at.Pane, m.at.Process)
 	}
 	call, ok := callOf(*r.Prompt, calls)
-	return ok && m.keep.Prompt == printOf(*r.Prompt, call, m.at.Pane, m.at.Process)
+	if !ok {
+		call = likely(*r.Prompt, calls)
+	}
+	return m.keep.Prompt == printOf(*r.Prompt, call, m.at.Pane, m.at.Process)
 }
 
 // asking gives the call of an open questionnaire.

@@ -57,6 +57,10 @@ func (d *Desk) Recover(ctx context.Context, turnID string) Reconciliation {
 		r.Checked++
 		note(d.isolated(ctx, o))
 	}
+	checked, decided, err := d.recoverApprovals(ctx, turnID)
+	r.Checked += checked
+	note(false, err)
+	r.Changed += decided
 	fences, err := d.Store.RepairFences(ctx)
 	note(fences > 0, err)
 	closed, err := d.Store.CloseRetention(ctx, turnID, 0)

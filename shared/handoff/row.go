@@ -5,12 +5,15 @@ package handoff
 
 // Action is one thing that may be done now, with the arguments prefilled.
 type Action struct {
-	Tool                string         `json:"tool"`
-	Arguments           map[string]any `json:"arguments"`
-	MissingRequired     []string       `json:"missing_required,omitempty"`
-	RequiresUserIntent  bool           `json:"requires_user_intent,omitempty"`
-	RequiresFreshStatus bool           `json:"requires_fresh_status,omitempty"`
-	Scope               string         `json:"scope,omitempty"`
+	Tool               string         `json:"tool"`
+	Arguments          map[string]any `json:"arguments"`
+	MissingRequired    []string       `json:"missing_required,omitempty"`
+	RequiresUserIntent bool           `json:"requires_user_intent,omitempty"`
+	// RequiresConfirmation wants the user's word about exactly this.
+	RequiresConfirmation bool   `json:"requires_explicit_user_confirmation,omitempty"`
+	RequiresFreshStatus  bool   `json:"requires_fresh_status,omitempty"`
+	BeforeCall           string `json:"before_call,omitempty"`
+	Scope                string `json:"scope,omitempty"`
 }
 
 // Actions by name.
@@ -51,13 +54,14 @@ type Row struct {
 
 // ApprovalState says whether a dialog stands in the way.
 type ApprovalState struct {
-	Scanned    bool   `json:"scanned"`
-	Blocked    bool   `json:"blocked"`
-	Approvable bool   `json:"approvable"`
-	PromptKind string `json:"prompt_kind,omitempty"`
-	Label      string `json:"label,omitempty"`
-	Command    string `json:"command,omitempty"`
-	Reason     string `json:"reason,omitempty"`
+	Scanned      bool   `json:"scanned"`
+	Blocked      bool   `json:"blocked"`
+	Approvable   bool   `json:"approvable"`
+	DecisionMode string `json:"decision_mode,omitempty"` // keys
+	PromptKind   string `json:"prompt_kind,omitempty"`
+	Label        string `json:"label,omitempty"`
+	Command      string `json:"command,omitempty"`
+	Reason       string `json:"reason,omitempty"`
 }
 
 // Managed is the Session bound to a pane.

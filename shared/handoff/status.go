@@ -105,6 +105,7 @@ type TerminalLook struct {
 	Status    TerminalStatus `json:"terminal_status"`
 	Screen    *ScreenView    `json:"terminal_screen,omitempty"`
 	WatchHint string         `json:"terminal_watch_hint,omitempty"`
+	Actions   Actions        `json:"available_actions,omitempty"`
 }
 
 // Status shows one Turn, raw terminal or Watch. It types nothing.
@@ -165,6 +166,9 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	}
 	res.About = about(t, res.Terminal)
 	res.Actions = d.actionsOf(t, x, callbacks)
+	if err := d.decide(ctx, &res, now.sighting, t, x); err != nil {
+		return Outcome{}, err
+	}
 	return Outcome{Body: res}, nil
 }
 
@@ -247,6 +251,7 @@ func (d *Desk) history(ctx context.Context, res *TurnStatus, t store.Turn, trace
 
 // presence is how a Turn's pane is now.
 type presence struct {
+	sighting    *sighting // nil: not to be seen
 	terminal    TerminalStatus
 	screen      *ScreenView
 	limitations []string
@@ -281,6 +286,7 @@ func (d *Desk) present(ctx context.Context, t store.Turn) (p presence) {
 		p.limitations = append(p.limitations, "the pane cannot be seen")
 		return p
 	}
+	p.sighting = s
 	p.terminal, p.screen = show(s, screen)
 	p.terminal.TerminalID = b.TerminalID
 	return p
@@ -313,11 +319,14 @@ func (d *Desk) statusTerminal(ctx context.Context, id string) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	res := TerminalLook{Source: "terminal_control", Terminal: id, Agent: string(s.proc.Agent)}
+	res := TerminalLook{Source: "terminal_control", Terminal: id, Agent: string(s.proc.Agent), Actions: Actions{}}
 	res.Status, res.Screen = d.look(ctx, s)
 	res.About = clip(title(s.proc.Agent)+": "+res.Status.Reason, maxAbout)
 	if res.Status.Activity == "working" || res.Status.Activity == "awaiting_approval" {
 		res.WatchHint = "watch tells when this work ends"
+	}
+	if err := d.decideTerminal(ctx, &res, s); err != nil {
+		return Outcome{}, err
 	}
 	return Outcome{Body: res}, nil
 }

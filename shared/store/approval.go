@@ -299,6 +299,12 @@ func (s *Store) ReservedApprovals(ctx context.Context) (all []OpenApproval, err 
 	return all, storeError("list approvals", err)
 }
 
+// PromptsOpen reports whether an approval or a questionnaire of a Turn is open.
+func (s *Store) PromptsOpen(ctx context.Context, turnID string) (bool, error) {
+	n, _, err := first(pool{ctx, s.rdb}, scanInt, promptsOpen, "turn", turnID)
+	return n > 0, storeError("look for open prompts", err)
+}
+
 // ExpireApprovals ends the notified prompts of an agent that are older than life.
 func (s *Store) ExpireApprovals(ctx context.Context, agent string, life time.Duration) (expired int, err error) {
 	old := func(q queryer) ([]string, error) {
