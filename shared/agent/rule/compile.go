@@ -8,7 +8,6 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
-	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/screen"
 	"drawbridge/shared/strictjson"
 	"drawbridge/shared/terminal"
@@ -33,6 +32,7 @@ type File struct {
 	popups   popups
 	notes    []row
 	dialogs  []dialog
+	panels   []row
 	unnamed  []row
 	exited   exited
 	keys     Keys
@@ -65,10 +65,14 @@ type (
 	}
 	marker struct {
 		name, text, held string
+		busy             bool
 		style            style
 	}
 	composer struct {
 		column, indent int
+		gapText        string
+		frame          *row
+		cursor         *style
 		markers        []marker
 		placeholder    style
 		pasted         row
@@ -82,6 +86,7 @@ type (
 		means, held string
 		withEmpty   bool
 		wraps       bool
+		draft       bool
 	}
 	busy struct {
 		window         int
@@ -94,32 +99,6 @@ type (
 	popups struct {
 		window int
 		rows   []popup
-	}
-	options struct {
-		selected, other row
-		indent, min     int
-		more            *row
-	}
-	extract struct {
-		to, form, rows, join string
-		start                *regexp.Regexp
-		indent               int
-		required             bool
-	}
-	answer struct {
-		option   *regexp.Regexp
-		selected bool
-		keys     []terminal.Key
-	}
-	dialog struct {
-		name, kind      string
-		state           agent.State
-		title, cut      *row
-		footer          row
-		above, body     []row
-		options         *options
-		extract         []extract
-		approve, reject *answer
 	}
 	exited struct {
 		window int
@@ -165,7 +144,7 @@ func (c *compiler) file(name string, d *document) *File {
 	ready := 0
 	for i, ft := range d.Footer {
 		at := fmt.Sprintf("/footer/%d", i)
-		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps})
+		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps, draft: ft.Draft})
 		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansBusy, meansStarting, meansBlocked)
 		if (ft.Means == meansBlocked) != (ft.Held != "") {
 			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)
@@ -197,8 +176,12 @@ func (c *compiler) file(name string, d *document) *File {
 			c.fail(at+"/name", "is used twice")
 		}
 		seen[dj.Name] = true
+		if dj.Like != "" {
+			dj = c.inherit(at, dj, d.Dialogs)
+		}
 		f.dialogs = append(f.dialogs, c.dialog(at, dj))
 	}
+	f.panels = c.rowList("/panels", d.Panels)
 	f.unnamed = c.rowList("/unnamed", d.Unnamed)
 	f.exited = exited{window: d.Exited.Window, rows: c.rowList("/exited/rows", d.Exited.Rows)}
 	if len(d.Exited.Rows) > 0 {
@@ -243,7 +226,21 @@ func (c *compiler) versions(f *File, v versionsJSON) {
 func (c *compiler) composer(at string, j composerJSON) composer {
 	out := composer{column: j.Column, indent: j.Indent, placeholder: c.style(at+"/placeholder", j.Placeholder),
 		pasted: c.row(at+"/pasted", j.Pasted), headroom: j.Headroom, tall: j.Tall,
-		scrollMark: j.Scroll.Mark, scrollStyle: c.style(at+"/scroll/style", j.Scroll.Style), scrollTop: j.Scroll.Top}
+		scrollMark: j.Scroll.Mark, scrollStyle: c.style(at+"/scroll/style", j.Scroll.Style), scrollTop: j.Scroll.Top,
+		gapText: j.Gap, frame: c.optional(at+"/frame", j.Frame)}
+	if j.Cursor != nil {
+		style := c.style(at+"/cursor", *j.Cursor)
+		out.cursor = &style
+		if *j.Cursor == (styleJSON{}) {
+			c.fail(at+"/cursor", "tests nothing: every draft could be a placeholder")
+		}
+	}
+	if j.Gap != "" && (len([]rune(j.Gap)) != 1 || j.Indent != j.Column+2) {
+		c.fail(at+"/gap", "is not the one character between marker and text")
+	}
+	if j.Frame != nil && !j.Frame.Full {
+		c.fail(at+"/frame/full", "is not set: a row of a draft could be a frame")
+	}
 	c.within(at+"/headroom", j.Headroom, 0, maxWindow)
 	c.within(at+"/tall", j.Tall, 0, 100)
 	c.within(at+"/scroll/top", j.Scroll.Top, 0, maxWindow)
@@ -255,9 +252,6 @@ func (c *compiler) composer(at string, j composerJSON) composer {
 	if j.Placeholder == (styleJSON{}) {
 		c.fail(at+"/placeholder", "tests nothing: every draft would be a placeholder")
 	}
-	if out.pasted.re != nil && out.pasted.re.SubexpIndex("n") < 0 {
-		c.fail(at+"/pasted/text", "has no group n")
-	}
 	ordinary := 0
 	for i, m := range j.Markers {
 		mat := fmt.Sprintf("%s/markers/%d", at, i)
@@ -267,112 +261,13 @@ func (c *compiler) composer(at string, j composerJSON) composer {
 		if m.Style == (styleJSON{}) {
 			c.fail(mat+"/style", "tests nothing: an echoed request would be a composer")
 		}
-		if m.Held == "" {
+		if m.Held == "" && !m.Busy {
 			ordinary++
 		}
-		out.markers = append(out.markers, marker{name: m.Name, text: m.Text, held: m.Held, style: c.style(mat+"/style", m.Style)})
+		out.markers = append(out.markers, marker{name: m.Name, text: m.Text, held: m.Held, busy: m.Busy, style: c.style(mat+"/style", m.Style)})
 	}
 	if ordinary == 0 {
 		c.fail(at+"/markers", "has no ordinary marker")
-	}
-	return out
-}
-
-func (c *compiler) dialog(at string, j dialogJSON) dialog {
-	out := dialog{name: j.Name, kind: j.Kind, state: agent.State(j.State), title: c.optional(at+"/title", j.Title),
-		footer: c.row(at+"/footer", j.Footer), above: c.rowList(at+"/above", j.Above),
-		body: c.rowList(at+"/body", j.Body), cut: c.optional(at+"/cut", j.Cut)}
-	if !wordPattern.MatchString(j.Name) {
-		c.fail(at+"/name", "is not a lower case word")
-	}
-	c.oneOf(at+"/state", j.State, string(agent.Approval), string(agent.Question), string(agent.Blocked))
-	if asks := j.State != string(agent.Blocked); asks != (j.Kind != "") {
-		c.fail(at+"/kind", "belongs to approval and question and to no other state")
-	}
-	if j.Options != nil {
-		out.options = c.options(at+"/options", *j.Options)
-	}
-	for i, e := range j.Extract {
-		out.extract = append(out.extract, c.extract(fmt.Sprintf("%s/extract/%d", at, i), e))
-	}
-	out.approve = c.answer(at+"/approve", j.Approve)
-	out.reject = c.answer(at+"/reject", j.Reject)
-	if j.State == string(agent.Approval) {
-		// An approval without these proofs could be a picture of one.
-		if j.Options == nil {
-			c.fail(at+"/options", "is missing: an approval needs a highlighted option as proof")
-		}
-		if j.Title == nil || len(j.Title.Style) == 0 {
-			c.fail(at+"/title/style", "is missing: an approval needs its title's style as proof")
-		}
-		if j.Approve == nil || j.Reject == nil {
-			c.fail(at, "an approval needs approve and reject")
-		}
-	} else if j.Approve != nil || j.Reject != nil {
-		c.fail(at, "only an approval has approve and reject")
-	}
-	if j.State == string(agent.Question) && j.Title == nil {
-		c.fail(at+"/title", "is missing")
-	}
-	if j.Title == nil && (j.Options != nil || len(j.Body) > 0 || len(j.Extract) > 0 || j.Cut != nil) {
-		c.fail(at, "without a title there is no region to look at")
-	}
-	return out
-}
-
-func (c *compiler) optional(at string, j *rowJSON) *row {
-	if j == nil {
-		return nil
-	}
-	r := c.row(at, *j)
-	return &r
-}
-
-func (c *compiler) options(at string, j optionsJSON) *options {
-	out := &options{selected: c.row(at+"/selected", j.Selected), other: c.row(at+"/other", j.Other), indent: j.Indent, min: j.Min, more: c.optional(at+"/more", j.More)}
-	for _, r := range []struct {
-		at  string
-		row row
-	}{{at + "/selected/text", out.selected}, {at + "/other/text", out.other}} {
-		if r.row.re != nil && (r.row.re.SubexpIndex("n") < 0 || r.row.re.SubexpIndex("label") < 0) {
-			c.fail(r.at, "needs the groups n and label")
-		}
-	}
-	if len(j.Selected.Style) == 0 {
-		c.fail(at+"/selected/style", "is missing: the highlighted option is told by its style")
-	}
-	c.within(at+"/indent", j.Indent, 1, 200)
-	c.within(at+"/min", j.Min, 1, maxOptions)
-	return out
-}
-
-func (c *compiler) extract(at string, j extractJSON) extract {
-	out := extract{to: j.To, form: j.Form, rows: j.Rows, join: j.Join, indent: j.Indent, required: j.Required, start: c.whole(at+"/start", j.Start)}
-	c.oneOf(at+"/to", j.To, "command", "reason")
-	c.oneOf(at+"/rows", j.Rows, "one", "paragraph", "rest")
-	c.within(at+"/indent", j.Indent, 0, 200)
-	if out.form == "" {
-		out.form = "{value}"
-	}
-	if out.start != nil {
-		for _, m := range placePattern.FindAllStringSubmatch(out.form, -1) {
-			if out.start.SubexpIndex(m[1]) < 0 {
-				c.fail(at+"/form", "start has no group %s", m[1])
-			}
-		}
-	}
-	return out
-}
-
-var placePattern = regexp.MustCompile(`\{([a-z]+)\}`)
-
-func (c *compiler) answer(at string, j *answerJSON) *answer {
-	if j == nil {
-		return nil
-	}
-	out := &answer{option: c.whole(at+"/option", j.Option), selected: j.Selected, keys: c.keyList(at+"/keys", j.Keys)}
-	if len(j.Keys) != 1 {
-		c.fail(at+"/keys", "an answer is exactly one key")
 	}
 	return out
 }

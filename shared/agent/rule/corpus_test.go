@@ -175,8 +175,8 @@ func TestRead_Composer(t *testing.T) {
 		{"draft.0.171.0", agent.Composer{Seen: true, Draft: "hello one SCN=SLOW:4"}},
 		{"draft-multiline.0.171.0", agent.Composer{Seen: true, Draft: "first line\nsecond line with tab\n\nfourth 漢字 😀 é"}},
 		{"draft-multiline.0.148.0", agent.Composer{Seen: true, Draft: "first line\nsecond line with tab\n\nfourth 漢字 😀 é"}},
-		{"draft-paste-large.0.171.0", agent.Composer{Seen: true, Draft: "[Pasted Content 10012 chars]", Pasted: 10012}},
-		{"draft-paste-large.0.148.0", agent.Composer{Seen: true, Draft: "[Pasted Content 10012 chars]", Pasted: 10012}},
+		{"draft-paste-large.0.171.0", agent.Composer{Seen: true, Draft: "[Pasted Content 10012 chars]", Pasted: 10012, Placeholder: "[Pasted Content 10012 chars]"}},
+		{"draft-paste-large.0.148.0", agent.Composer{Seen: true, Draft: "[Pasted Content 10012 chars]", Pasted: 10012, Placeholder: "[Pasted Content 10012 chars]"}},
 		{"at-entered.0.171.0", agent.Composer{Seen: true, Draft: "look at .git/logs/refs/heads"}},
 		{"slash-popup.0.171.0", agent.Composer{Seen: true, Draft: "/sta", Held: "popup"}},
 		{"slash-popup.0.148.0", agent.Composer{Seen: true, Held: "popup"}},
@@ -229,7 +229,7 @@ func TestRead_Prompt(t *testing.T) {
 			if got == nil {
 				t.Fatal("no prompt")
 			}
-			tc.want.Region, tc.want.Digest = got.Region, got.Digest
+			tc.want.Region, tc.want.Digest, tc.want.Stable, tc.want.Page = got.Region, got.Digest, got.Stable, got.Page
 			if diff := cmp.Diff(&tc.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

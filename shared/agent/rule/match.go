@@ -49,28 +49,44 @@ func (r row) group(have screen.Row, sub []int, name string) string {
 	return have.Text()[sub[2*i]:sub[2*i+1]]
 }
 
+// from is the offset of the first of several groups that takes part in a match.
+func (r row) from(sub []int, names ...string) int {
+	for _, name := range names {
+		if i := r.re.SubexpIndex(name); i >= 0 && sub[2*i] >= 0 {
+			return sub[2*i]
+		}
+	}
+	return 0
+}
+
 // matches is match without its reasons.
 func (r row) matches(have screen.Row) bool {
 	_, _, ok := r.match(have)
 	return ok
 }
 
-// marker gives the composer marker that a row begins with.
-func (c composer) marker(have screen.Row) (marker, bool) {
+// marker gives the composer marker that row i begins with. A composer with a
+// frame has its upper row directly above.
+func (c *composer) marker(s *screen.Screen, i int) (marker, bool) {
+	have := s.Rows[i]
 	if c.column >= len(have.Cells) || have.Indent() != c.column {
 		return marker{}, false
 	}
 	cell := have.Cells[c.column]
 	for _, m := range c.markers {
-		if cell.Text == m.text && m.style.test(cell.Style) && c.gap(have) {
+		if cell.Text == m.text && m.style.test(cell.Style) && c.gap(have) && (c.frame == nil || i > 0 && c.frame.matches(s.Rows[i-1])) {
 			return m, true
 		}
 	}
 	return marker{}, false
 }
 
-// gap reports whether nothing stands between the marker and the text's column.
-func (c composer) gap(have screen.Row) bool {
+// gap reports whether nothing stands between the marker and the text's column
+// but what the agent itself puts there.
+func (c *composer) gap(have screen.Row) bool {
+	if c.gapText != "" {
+		return c.column+1 < len(have.Cells) && have.Cells[c.column+1].Text == c.gapText
+	}
 	for i := c.column + 1; i < c.indent && i < len(have.Cells); i++ {
 		if !have.Cells[i].Blank() && have.Cells[i].Width > 0 {
 			return false
@@ -80,9 +96,9 @@ func (c composer) gap(have screen.Row) bool {
 }
 
 // last is the bottom-most composer row, -1 without one.
-func (c composer) last(s *screen.Screen) (int, marker) {
+func (c *composer) last(s *screen.Screen) (int, marker) {
 	for i := len(s.Rows) - 1; i >= 0; i-- {
-		if m, ok := c.marker(s.Rows[i]); ok {
+		if m, ok := c.marker(s, i); ok {
 			return i, m
 		}
 	}

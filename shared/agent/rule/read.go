@@ -62,6 +62,9 @@ func (f *File) judge(s *screen.Screen) agent.Reading {
 		return out
 	}
 	at, m := f.composer.last(s)
+	if out, ok := r.panel(at); ok {
+		return out
+	}
 	if at < 0 {
 		return r.withoutComposer()
 	}
@@ -130,11 +133,15 @@ type layout struct {
 	footerEnd  int
 	found      []footer // the footer's rows, top down
 	stray      int      // a row that is neither draft nor footer, -1 if none
+	open       bool     // the lower row of the frame is missing
 }
 
 // layout divides the rows below the composer into draft and footer. A footer is
 // the last run of rows with ink, below a blank row, every one of them known.
 func (r *reader) layout(at int, m marker) layout {
+	if r.composer.frame != nil {
+		return r.framed(at, m)
+	}
 	l := layout{at: at, mark: m, draftEnd: at, footerFrom: -1, stray: -1}
 	last := r.s.Last(len(r.s.Rows) - 1)
 	first := last
@@ -144,18 +151,12 @@ func (r *reader) layout(at int, m marker) layout {
 	if last > at && first > at+1 {
 		l.footerFrom, l.footerEnd = first, last
 		for i := first; i <= last; i++ {
-			known := false
-			for _, ft := range r.footer {
-				if ft.row.matches(r.s.Rows[i]) && (!ft.wraps || r.wrapped(i, l.found)) {
-					l.found = append(l.found, ft)
-					known = true
-					break
-				}
-			}
-			if !known {
+			ft, ok := r.footerRow(i, l.found)
+			if !ok {
 				l.footerFrom, l.found = -1, nil
 				break
 			}
+			l.found = append(l.found, ft)
 		}
 	}
 	end := last
@@ -211,6 +212,12 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 		comp.Held, comp.Empty = m.held, false
 		return out(agent.Blocked, m.name, evidence(m.name, at, at, "the composer's marker says that Enter does something else"))
 	}
+	if l.open {
+		return no(evidence(ruleComposer, at, l.draftEnd, "no row closes the composer's frame"))
+	}
+	if m.busy {
+		return out(agent.Working, m.name, evidence(m.name, at, at, "the composer's marker is drawn as while a turn is running"))
+	}
 	if name, row, ok := r.busyRow(at, r.busy.rows); ok {
 		return out(agent.Working, name, evidence(name, row, row, "a busy row stands %d rows above the composer", at-row))
 	}
@@ -233,7 +240,9 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 	for i, ft := range l.found {
 		switch ft.means {
 		case meansReady:
-			ready = l.footerFrom + i
+			if !ft.draft || !comp.Empty {
+				ready = l.footerFrom + i
+			}
 		case meansStarting:
 			starting = l.footerFrom + i
 		}
@@ -324,6 +333,12 @@ func (r *reader) composerState(l layout) (agent.Composer, agent.Evidence) {
 	}
 	cells, c.Scrolled = r.scrolled(l, cells)
 	more := l.draftEnd > l.at
+	if r.composer.cursor != nil && !more {
+		if why, ok := r.underCursor(first, cells); ok {
+			c.Empty = true
+			return c, evidence(ruleComposer, l.at, l.at, "one row, %s", why)
+		}
+	}
 	dim := screen.Any(cells, r.composer.placeholder.test)
 	for i := l.at + 1; i <= l.draftEnd; i++ {
 		dim = dim || screen.Any(r.s.Rows[i].Cells, r.composer.placeholder.test)
@@ -343,36 +358,37 @@ func (r *reader) composerState(l layout) (agent.Composer, agent.Evidence) {
 	if c.Draft == "" {
 		return c, evidence(ruleComposer, l.at, l.at, "no text at all, not even a placeholder")
 	}
-	if n := r.pasted(first, more); n > 0 {
-		c.Pasted = n
-		return c, evidence(r.composer.pasted.name, l.at, l.at, "a placeholder for %d pasted characters", n)
+	if n, ok := r.pasted(first, more); ok {
+		c.Pasted, c.Placeholder = n, c.Draft
+		return c, evidence(r.composer.pasted.name, l.at, l.at, "a placeholder for a large paste")
 	}
 	return c, evidence(ruleComposer, l.at, l.draftEnd, "a draft of %d rows, none of it drawn as a placeholder", len(rows))
 }
 
-// pasted gives the number of characters behind a draft that is nothing but the
-// placeholder of a large paste. Its expression is over the row from the text's
-// column on, its style over the same cells.
-func (r *reader) pasted(first screen.Row, more bool) int {
+// pasted reports whether the draft is nothing but the placeholder of a large
+// paste, and the number of characters behind it where it says that. Its
+// expression is over the row from the text's column on, its style over the same
+// cells.
+func (r *reader) pasted(first screen.Row, more bool) (int, bool) {
 	if more || r.composer.indent >= len(first.Cells) {
-		return 0
+		return 0, false
 	}
 	text := first.From(r.composer.indent)
 	sub := r.composer.pasted.re.FindStringSubmatchIndex(text)
 	if sub == nil {
-		return 0
+		return 0, false
 	}
 	for _, g := range r.composer.pasted.groups {
 		if !screen.All(first.Cells[r.composer.indent:], g.style.test) {
-			return 0
+			return 0, false
 		}
 	}
 	i := r.composer.pasted.re.SubexpIndex("n")
-	n, err := strconv.Atoi(text[sub[2*i]:sub[2*i+1]])
-	if err != nil {
-		return 0
+	if i < 0 {
+		return 0, true
 	}
-	return n
+	n, err := strconv.Atoi(text[sub[2*i]:sub[2*i+1]])
+	return n, err == nil && n > 0
 }
 
 // popup looks for an open popup above or below the composer.

@@ -36,6 +36,9 @@ const (
 	CallBegan     Kind = "call"
 	CallOutput    Kind = "call_output"
 	Compacted     Kind = "compacted"
+	Answer        Kind = "answer"        // a text of the model that ends its part of the turn
+	LocalCommand  Kind = "local_command" // of the agent itself; the model sees nothing
+	Queued        Kind = "queued"        // a request that waits for the running turn; Reason says what happened to it
 	Other         Kind = "other"
 )
 

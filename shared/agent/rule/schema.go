@@ -17,6 +17,7 @@ type document struct {
 	Popups   popupsJSON   `json:"popups"`
 	Notes    []rowJSON    `json:"notes"`
 	Dialogs  []dialogJSON `json:"dialogs"`
+	Panels   []rowJSON    `json:"panels"` // rows with which a view begins that hides the composer
 	Unnamed  []rowJSON    `json:"unnamed"`
 	Exited   exitedJSON   `json:"exited"`
 	Keys     keysJSON     `json:"keys"`
@@ -63,9 +64,12 @@ type rowJSON struct {
 type composerJSON struct {
 	Column      int          `json:"column"` // of the marker
 	Indent      int          `json:"indent"` // of the text, and of further rows of a draft
+	Gap         string       `json:"gap"`    // the one character between marker and text; "" for blanks
+	Frame       *rowJSON     `json:"frame"`  // stands directly above the composer and directly below its draft
+	Cursor      *styleJSON   `json:"cursor"` // of the cell under the cursor, where the agent draws its own: the first of a placeholder
 	Markers     []markerJSON `json:"markers"`
-	Placeholder styleJSON    `json:"placeholder"` // of every inked cell of a placeholder
-	Pasted      rowJSON      `json:"pasted"`      // a draft that stands for a large paste; group n counts characters
+	Placeholder styleJSON    `json:"placeholder"` // of every inked cell of a placeholder (but the one under the cursor)
+	Pasted      rowJSON      `json:"pasted"`      // a draft that stands for a large paste; group n, if any, counts characters
 	Headroom    int          `json:"headroom"`    // least rows above an empty composer (and blank below) that leave no busy row out
 	Tall        int          `json:"tall"`        // share of the pane, in percent, from which on a draft hides the footer; 0 if it never does
 	Scroll      scrollJSON   `json:"scroll"`
@@ -85,6 +89,7 @@ type markerJSON struct {
 	Text  string    `json:"text"` // one character
 	Style styleJSON `json:"style"`
 	Held  string    `json:"held"` // why Enter would do something else than send; "" for the ordinary composer
+	Busy  bool      `json:"busy"` // drawn so only while a turn is running
 }
 
 // footerJSON is a row that may stand below the composer.
@@ -98,6 +103,8 @@ type footerJSON struct {
 	// narrow for: it counts only directly below one, and only if its first word
 	// would not have fitted there.
 	Wraps bool `json:"wraps"`
+	// Draft says that a ready row is one only while the composer holds a draft.
+	Draft bool `json:"draft"`
 }
 
 type busyJSON struct {
@@ -118,44 +125,56 @@ type popupJSON struct {
 
 // dialogJSON is a region that takes the composer's place.
 type dialogJSON struct {
-	Name    string        `json:"name"`
-	State   string        `json:"state"` // approval, question, blocked
-	Kind    string        `json:"kind"`  // with approval and question
-	Title   *rowJSON      `json:"title"` // may be missing with blocked
-	Footer  rowJSON       `json:"footer"`
-	Above   []rowJSON     `json:"above"` // rows of a wrapped footer that may stand directly above its last one
-	Body    []rowJSON     `json:"body"`  // each must stand between title and options
-	Cut     *rowJSON      `json:"cut"`   // stands for rows that the pane has no room for
-	Options *optionsJSON  `json:"options"`
-	Extract []extractJSON `json:"extract"`
-	Approve *answerJSON   `json:"approve"`
-	Reject  *answerJSON   `json:"reject"`
+	Name     string        `json:"name"`
+	Like     string        `json:"like"`     // a dialog that gives every member not set here but name, body, cut and extract
+	State    string        `json:"state"`    // approval, question, blocked
+	Kind     string        `json:"kind"`     // with approval and question
+	Top      *rowJSON      `json:"top"`      // stands directly above the title, where a blank row stands otherwise
+	Title    *rowJSON      `json:"title"`    // may be missing with blocked, or where More proves that it is out of sight
+	Question *rowJSON      `json:"question"` // the last row above the options
+	Footer   *rowJSON      `json:"footer"`   // the last row; where it is missing the options are last
+	Above    []rowJSON     `json:"above"`    // rows of a wrapped footer that may stand directly above its last one
+	Body     []rowJSON     `json:"body"`     // each must stand between title and options
+	Cut      *rowJSON      `json:"cut"`      // stands for rows that the pane has no room for
+	Options  *optionsJSON  `json:"options"`
+	Extract  []extractJSON `json:"extract"`
+	Approve  *answerJSON   `json:"approve"` // may be missing: then nothing is ever allowed by a key
+	Reject   *answerJSON   `json:"reject"`
 }
 
-// optionsJSON describes numbered options. Both rows have the groups n and label.
+// optionsJSON describes options. Both rows have the group label. With a group n
+// they are numbered from 1, all or none of one dialog's; options without numbers
+// begin below the question.
 type optionsJSON struct {
 	Selected rowJSON  `json:"selected"`
 	Other    rowJSON  `json:"other"`
 	Indent   int      `json:"indent"` // least indent of a further row of one option
 	Min      int      `json:"min"`
-	More     *rowJSON `json:"more"` // below the options: there are others that the pane has no room for
+	Between  *rowJSON `json:"between"` // may stand between two options
+	More     *rowJSON `json:"more"`    // below the options: the pane has no room for all rows of the dialog
 }
 
-// extractJSON takes a text out of the rows between title and options.
+// extractJSON takes a text out of the rows between title and options: from the
+// first row that Start matches on, or, with Each, all rows between After and Until.
 type extractJSON struct {
-	To       string `json:"to"`    // command, reason
-	Start    string `json:"start"` // RE2 over one row
-	Form     string `json:"form"`  // template over the groups of Start; "" means "{value}"
-	Rows     string `json:"rows"`  // one, paragraph, rest
-	Indent   int    `json:"indent"`
-	Join     string `json:"join"`
-	Required bool   `json:"required"`
+	To       string    `json:"to"`    // command, reason; the first of several that are found counts
+	Start    string    `json:"start"` // RE2 over one row
+	Form     string    `json:"form"`  // template over the groups of Start; "" means "{value}"
+	Rows     string    `json:"rows"`  // one, paragraph, rest
+	Indent   int       `json:"indent"`
+	After    *rowJSON  `json:"after"` // the text begins below it; without it, below the title
+	Last     bool      `json:"last"`  // After is the last such row, else the first
+	Until    *rowJSON  `json:"until"` // the text ends above it; without it, above the question or the options
+	Each     []rowJSON `json:"each"`  // every row must be one of these; its group value is taken, if it has one
+	Join     string    `json:"join"`
+	Required bool      `json:"required"`
 }
 
 // answerJSON is how one option is chosen.
 type answerJSON struct {
-	Option   string   `json:"option"`   // RE2 over the label; exactly one option must match
+	Option   string   `json:"option"`   // RE2 over the label; exactly one option must match. A rejection may do without
 	Selected bool     `json:"selected"` // the option must be the highlighted one
+	Move     bool     `json:"move"`     // the highlight is first brought to the option, by Up or Down
 	Keys     []string `json:"keys"`
 }
 

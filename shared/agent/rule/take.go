@@ -183,14 +183,14 @@ func (c *compiler) kind(at string, j kindJSON) kind {
 		c.fail(at+"/name", "is empty")
 	}
 	c.oneOf(at+"/kind", j.Kind, string(SessionMeta), string(TurnStarted), string(UserMessage), string(TurnCompleted), string(TurnFailed),
-		string(TurnAborted), string(CallBegan), string(CallOutput), string(Compacted))
+		string(TurnAborted), string(CallBegan), string(CallOutput), string(Compacted), string(Answer), string(LocalCommand), string(Queued))
 	if (j.Kind == string(CallBegan)) != (j.Call != nil) {
 		c.fail(at+"/call", "belongs to kind %q and to no other", CallBegan)
 	}
 	if j.Call != nil {
 		out.call = &Call{Kind: j.Call.Kind, Escalated: j.Call.Escalated, Asks: j.Call.Asks}
 		if j.Call.Kind != "" {
-			c.oneOf(at+"/call/kind", j.Call.Kind, "run_command", "edit_files", "mcp_tool", "questionnaire")
+			c.oneOf(at+"/call/kind", j.Call.Kind, "run_command", "edit_files", "mcp_tool", "fetch", "plan", "questionnaire")
 		}
 	}
 	if len(j.Where) == 0 {
