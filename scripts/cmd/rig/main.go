@@ -1,7 +1,7 @@
 // Command rig stands real agents up in tmux by hand, and records them.
 //
-//	rig up [-agent codex@0.171.0] [-panes 2] [-daemon]   until Ctrl-C
-//	rig record codex@0.171.0 [-daemon] [-out DIR] [-overwrite]
+//	rig up [-agent codex@0.171.0 | claude@2.1.332] [-panes 2] [-daemon]   until Ctrl-C
+//	rig record claude@2.1.332 [-daemon] [-out DIR] [-overwrite]
 //	rig clean                                            sweep rigs of dead owners
 package main
 
@@ -20,9 +20,10 @@ import (
 	"drawbridge/scripts/internal/rig"
 )
 
-const usage = `usage: rig up     [-agent codex@VERSION] [-panes N] [-daemon]
-       rig record codex@VERSION [-daemon] [-out DIR] [-overwrite]
+const usage = `usage: rig up     [-agent AGENT@VERSION] [-panes N] [-daemon]
+       rig record AGENT@VERSION [-daemon] [-out DIR] [-overwrite]
        rig clean
+AGENT is codex or claude
 `
 
 var errUsage = errors.New("see the usage")
@@ -56,13 +57,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		version, err := codex(*agent)
+		name, version, err := agentVersion(*agent)
 		if err != nil {
 			return err
 		}
-		return rig.Do(ctx, "up", log, func(tb rig.TB) { up(tb, stdout, version, *panes, *daemon) })
+		return rig.Do(ctx, "up", log, func(tb rig.TB) { up(tb, stdout, name, version, *panes, *daemon) })
 	case "record":
-		out := flags.String("out", "", "directory of the agent's testdata (default shared/agent/testdata/codex)")
+		out := flags.String("out", "", "directory of the agent's testdata (default shared/agent/testdata/AGENT)")
 		overwrite := flags.Bool("overwrite", false, "replace recordings of the same version")
 		if len(args) < 2 {
 			return errUsage
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := flags.Parse(args[2:]); err != nil {
 			return err
 		}
-		version, err := codex(args[1])
+		name, version, err := agentVersion(args[1])
 		if err != nil {
 			return err
 		}
@@ -79,9 +80,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			if err != nil {
 				return err
 			}
-			*out = filepath.Join(root, "shared", "agent", "testdata", "codex")
+			*out = filepath.Join(root, "shared", "agent", "testdata", name)
 		}
-		rec := &rig.Recording{Version: version, Daemon: *daemon, Out: *out, Overwrite: *overwrite}
+		rec := &rig.Recording{Agent: name, Version: version, Daemon: *daemon, Out: *out, Overwrite: *overwrite}
 		err = rig.Do(ctx, "record", log, func(tb rig.TB) { rig.New(tb).Record(rec) })
 		for _, path := range rec.Recorded {
 			fmt.Fprintln(stdout, path)
@@ -97,21 +98,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errUsage
 }
 
-// codex reads codex@VERSION.
-func codex(agent string) (string, error) {
+// agentVersion reads codex@VERSION or claude@VERSION.
+func agentVersion(agent string) (name, version string, err error) {
 	name, version, ok := strings.Cut(agent, "@")
-	if !ok || name != "codex" || version == "" {
-		return "", fmt.Errorf("agent %q: want codex@VERSION, for example codex@%s", agent, rig.CodexVersions[0])
+	if !ok || name != rig.Codex && name != rig.Claude || version == "" {
+		return "", "", fmt.Errorf("agent %q: want codex@VERSION or claude@VERSION, for example codex@%s", agent, rig.CodexVersions[0])
 	}
-	return version, nil
+	return name, version, nil
 }
 
 // up holds panes until the context ends.
-func up(tb rig.TB, stdout io.Writer, version string, panes int, daemon bool) {
+func up(tb rig.TB, stdout io.Writer, name, version string, panes int, daemon bool) {
 	r := rig.New(tb)
 	fmt.Fprintf(stdout, "model server  %s\ntmux socket   %s\n", r.URL, r.Socket)
 	for range panes {
-		p := r.Codex(version, rig.CodexOptions{Daemon: daemon})
+		var p *rig.Pane
+		if name == rig.Claude {
+			p = r.Claude(version, rig.ClaudeOptions{})
+		} else {
+			p = r.Codex(version, rig.CodexOptions{Daemon: daemon})
+		}
 		fmt.Fprintf(stdout, "pane          %s  pid %d  home %s  tree %s\n", p.ID, p.PID, p.Home, p.Dir)
 	}
 	fmt.Fprintf(stdout, "\nlook with     tmux -S %s attach -r\nstop with     Ctrl-C\n", r.Socket)

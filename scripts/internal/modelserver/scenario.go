@@ -175,9 +175,10 @@ var scenarios = map[string]func(v voice, q query){
 		v.command(command{line: "touch both-1.txt", why: "The first of two"})
 		v.command(command{line: "touch both-2.txt", why: "The second of two"})
 	}),
-	// LONGCMD asks for a command that fills more rows than fit well.
+	// LONGCMD asks for a command of many rows. It writes: what only reads is not
+	// asked about by Claude Code.
 	"LONGCMD": steps(1, "LONGCMD finished", func(v voice, _ query) {
-		v.command(command{line: "echo " + strings.Repeat("abcdefghij ", 60) + "&& cat <<'X'\nline1\nline2\nX", why: "A very long command"})
+		v.command(command{line: "touch approved-long.txt && echo " + strings.Repeat("abcdefghij ", 60) + "&& cat <<'X'\nline1\nline2\nX", why: "A very long command"})
 	}),
 	// RUN:n runs a plain command of n seconds, without a question.
 	"RUN": steps(1, "RUN finished", func(v voice, q query) {

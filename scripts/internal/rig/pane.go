@@ -95,10 +95,14 @@ func (p *Pane) ended() int {
 // Screen takes the pane's screen now.
 func (p *Pane) Screen() Screen {
 	p.r.tb.Helper()
+	return p.look(p.Styled())
+}
+
+func (p *Pane) look(styled string) Screen {
 	if p.Agent == Claude {
-		return LookClaude(p.Styled())
+		return LookClaude(styled)
 	}
-	return Look(p.Styled())
+	return Look(styled)
 }
 
 // Styled is the screen with its escape sequences.

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -18,8 +17,10 @@ const recordedDir = "/h/rg/rig"
 const maxRecorded = 1200
 
 // A Recording is what one run of the scenarios leaves in testdata:
-// screens/NAME.VERSION.txt and .ansi, rollouts/VERSION-NAME.jsonl.
+// screens/NAME.VERSION.txt and .ansi, and the records of one turn in
+// rollouts/VERSION-NAME.jsonl (Codex) or transcripts/VERSION-NAME.jsonl (Claude Code).
 type Recording struct {
+	Agent     string // Codex or Claude
 	Version   string
 	Daemon    bool
 	Out       string // directory of one agent, for example shared/agent/testdata/codex
@@ -27,11 +28,11 @@ type Recording struct {
 
 	p        *Pane
 	suffix   string
-	offset   int64 // end of the rollout before the present scenario
+	offsets  map[string]int64 // ends of the transcripts before the present scenario
 	Recorded []string
 }
 
-// Record drives one Codex through every scenario and writes what it shows.
+// Record drives one agent through every scenario and writes what it shows.
 // Paths of the rig become /h/rg/rig; ids and times are real, and may be compared
 // within one recording only.
 func (r *Rig) Record(rec *Recording) {
@@ -40,125 +41,25 @@ func (r *Rig) Record(rec *Recording) {
 	if rec.Daemon {
 		rec.suffix += "-daemon"
 	}
-	for _, sub := range []string{"screens", "rollouts"} {
+	rec.offsets = map[string]int64{}
+	for _, sub := range []string{"screens", rec.transcripts()} {
 		if err := os.MkdirAll(filepath.Join(rec.Out, sub), 0o755); err != nil {
 			r.tb.Fatalf("record: %v", err)
 		}
 	}
-	p := r.StartCodex(rec.Version, CodexOptions{Daemon: rec.Daemon})
-	rec.p = p
-	if s, ok := rec.glimpse(func(s Screen) bool { return s.Composer.Seen && !s.Composer.Ready }); ok {
-		rec.write("startup-not-ready", s)
+	if rec.Agent == Claude {
+		r.recordClaude(rec)
+		return
 	}
-	p.AwaitReady()
-	rec.screen("idle-empty")
-	rec.drafts()
-	rec.turns()
-	rec.approvals()
-	rec.failures()
-	rec.questions()
-	p.Submit("/status")
-	p.AwaitText("Session:")
-	p.AwaitIdle()
-	rec.screen("status-card")
-	p.Submit("/quit")
-	p.AwaitText("EXITED rc=0")
-	rec.screen("exited")
+	r.recordCodex(rec)
 }
 
-func (rec *Recording) drafts() {
-	p := rec.p
-	p.Paste("a draft that nobody has sent")
-	p.AwaitText("nobody has sent")
-	rec.screen("draft")
-	p.clear()
-	p.Paste("first row of a draft\nsecond row\nthird row")
-	p.AwaitText("third row")
-	rec.screen("draft-multiline")
-	p.clear()
-	p.Paste(strings.Repeat("0123456789", 150))
-	p.AwaitText("[Pasted Content 1500 chars]")
-	rec.screen("draft-paste-large")
-	p.clear()
-}
-
-func (rec *Recording) turns() {
-	p := rec.p
-	p.Run("SCN=ECHO the first turn")
-	rec.screen("completed")
-	rec.rollout("first-turn")
-
-	p.Submit("SCN=GATE:working")
-	p.Await("the busy row", Screen.Busy)
-	rec.screen("working")
-	rec.interrupt()
-	rec.screen("interrupted")
-	rec.rollout("interrupted")
-
-	p.Submit("SCN=STREAM:40")
-	p.AwaitText("line 5 of")
-	rec.screen("streaming")
-	rec.interrupt()
-	rec.screen("interrupted-streaming")
-	rec.rollout("interrupted-streaming")
-}
-
-func (rec *Recording) approvals() {
-	p := rec.p
-	open := func(prompt, title, name string) {
-		p.Submit(prompt)
-		p.AwaitText(title)
-		rec.screen(name)
+// transcripts is the directory for the agent's own records.
+func (rec *Recording) transcripts() string {
+	if rec.Agent == Claude {
+		return "transcripts"
 	}
-	const exec, edit = "Would you like to run the following command?", "Would you like to make the following edits?"
-	open("SCN=EXEC:x", exec, "approval-exec")
-	rec.finish("y")
-	rec.screen("approval-after")
-	rec.rollout("approval-approved")
-
-	open("SCN=LONGCMD", exec, "approval-longcmd")
-	rec.finish("Escape")
-	rec.screen("approval-rejected")
-	rec.rollout("approval-rejected")
-
-	open("SCN=PATCH:x", edit, "approval-patch")
-	rec.finish("y")
-	rec.rollout("patch-approved")
-}
-
-func (rec *Recording) failures() {
-	p := rec.p
-	for _, f := range []struct{ scenario, name string }{{"E500", "error500"}, {"E401", "error401"}} {
-		before := p.ended()
-		p.Submit("SCN=" + f.scenario)
-		if s, ok := rec.glimpse(func(s Screen) bool { return strings.Contains(s.Text, "Reconnecting") }); ok && f.name == "error500" {
-			rec.write("retrying", s)
-		}
-		p.r.Eventually(screenWait, "the end of the failing turn", func() bool { return p.ended() > before })
-		p.AwaitIdle()
-		rec.screen(f.name)
-		rec.rollout(f.name[:5] + "-" + f.name[5:])
-	}
-}
-
-// questions needs plan mode, which stays on until the end.
-func (rec *Recording) questions() {
-	p := rec.p
-	p.Submit("/plan")
-	p.AwaitText("Plan mode")
-	p.AwaitIdle()
-	rec.screen("plan-mode-idle")
-	p.Submit("SCN=ASK")
-	p.AwaitText("Question 1/2")
-	rec.screen("questionnaire")
-	p.Key("Down")
-	rec.screen("questionnaire-moved")
-	p.Key("Enter")
-	p.AwaitText("Question 2/2")
-	rec.screen("questionnaire-q2")
-	rec.finish("Enter")
-	rec.screen("questionnaire-after")
-	rec.rollout("questionnaire")
+	return "rollouts"
 }
 
 // interrupt presses Escape once and waits for the end of the turn.
@@ -205,7 +106,7 @@ func (rec *Recording) screen(name string) {
 		last = now
 		return same
 	})
-	rec.write(name, Look(last))
+	rec.write(name, p.look(last))
 }
 
 func (rec *Recording) write(name string, s Screen) {
@@ -214,21 +115,25 @@ func (rec *Recording) write(name string, s Screen) {
 	rec.save(at+".txt", []byte(s.Text+"\n"))
 }
 
-// rollout records what the transcript gained since the last call.
+// rollout records what the newest transcript gained since the last call.
 func (rec *Recording) rollout(name string) {
 	p := rec.p
 	files := p.Rollouts()
 	if len(files) == 0 {
-		p.r.tb.Fatalf("record %s: no rollout", name)
+		p.r.tb.Fatalf("record %s: no transcript", name)
 	}
-	raw, err := os.ReadFile(files[len(files)-1])
+	file := files[len(files)-1]
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		p.r.tb.Fatalf("record %s: %v", name, err)
 	}
 	end := bytes.LastIndexByte(raw, '\n') + 1
-	gained := raw[rec.offset:end]
-	rec.offset = int64(end)
-	rec.save(filepath.Join(rec.Out, "rollouts", rec.suffix+"-"+name+".jsonl"), shorten(gained, maxRecorded))
+	gained := raw[rec.offsets[file]:end]
+	rec.offsets[file] = int64(end)
+	if rec.Agent == Claude {
+		gained = envelopes(gained)
+	}
+	rec.save(filepath.Join(rec.Out, rec.transcripts(), rec.suffix+"-"+name+".jsonl"), shorten(gained, maxRecorded))
 }
 
 func (rec *Recording) save(path string, data []byte) {

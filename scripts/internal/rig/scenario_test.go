@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -49,6 +50,79 @@ func TestRig_Scenarios(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The same words on Claude Code. It has no aborted turns of its own accord, asks
+// before it writes into the work tree, and tries an answer without text again.
+func TestRig_ClaudeScenarios(t *testing.T) {
+	needClaude(t)
+	r := rig.New(t)
+	for _, version := range rig.ClaudeVersions {
+		t.Run(version, func(t *testing.T) {
+			p := r.Claude(version, rig.ClaudeOptions{})
+			defer p.Close()
+			for _, tc := range []struct{ prompt, want string }{
+				{"SCN=ECHO hello", "ECHO SCN=ECHO hello"},
+				{"SCN=SLOW:1/at_last", "at last"},
+				{"SCN=STREAM:2", "line 1 of the streamed answer\nline 2 of the streamed answer\n"},
+				{"SCN=REASON", "REASON answer"},
+				{"SCN=RUN:1", "RUN finished"},
+				{"SCN=BG:3", "BG left a command running"},
+				{"SCN=E400", "error"},
+				{"SCN=E429", "error"},
+				{"SCN=E500", "error"},
+				{"SCN=E529", "error"},
+				{"SCN=FAILED", "error"},
+				{"SCN=INCOMPLETE", "error"},
+				{"SCN=CUT", "error"},
+				{"SCN=EMPTY", ""},
+				{"SCN=HUGE", "HUGE answer: the history must be compacted now"},
+				{"SCN=SAY:after_compaction", "after compaction"},
+			} {
+				begin := time.Now()
+				p.Run(tc.prompt)
+				if diff := cmp.Diff(tc.want, claudeOutcome(t, p)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.prompt, diff)
+				}
+				t.Logf("%s took %s", tc.prompt, time.Since(begin).Round(100*time.Millisecond))
+			}
+		})
+	}
+}
+
+// claudeOutcome reads the last finished turn: the answer, or "error".
+func claudeOutcome(t *testing.T, p *rig.Pane) string {
+	t.Helper()
+	files := p.Rollouts()
+	raw, err := os.ReadFile(files[len(files)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		var record struct {
+			Type    string `json:"type"`
+			Failed  bool   `json:"isApiErrorMessage"`
+			Message struct {
+				Content []struct {
+					Type, Text string
+				} `json:"content"`
+			} `json:"message"`
+		}
+		if json.Unmarshal([]byte(lines[i]), &record) != nil || record.Type != "assistant" {
+			continue
+		}
+		if record.Failed {
+			return "error"
+		}
+		for _, b := range record.Message.Content {
+			if b.Type == "text" {
+				return b.Text
+			}
+		}
+		return ""
+	}
+	return "no end"
 }
 
 // outcome reads the last finished turn: the answer, or "error".
