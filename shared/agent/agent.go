@@ -137,10 +137,15 @@ type Page struct {
 	Header   string
 	Text     string
 	Options  []string
-	Selected int  // index into Options, -1 none
-	Multi    bool // several options may be chosen
-	FreeText bool // there is a place for a text of one's own
-	Review   bool // the last page, which submits
+	About    []string // what stands beside or below each option
+	Answers  int      // the first so many options are the question's own
+	Selected int      // index into Options, -1 none
+	Own      int      // index of the option that takes a text of one's own, -1 none
+	Field    bool     // the place for that text is open: what is pasted stands there
+	Typed    string   // what stands in it
+	Multi    bool     // several options may be chosen
+	FreeText bool     // there is a place for a text of one's own
+	Review   bool     // the last page, which submits
 }
 
 // Evidence names why a verdict was reached (bridge explain).

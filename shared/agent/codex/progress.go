@@ -152,7 +152,7 @@ func (a *Adapter) read(ctx context.Context, f *rule.File, task agent.Task, from 
 		}
 		for _, c := range calls {
 			if c.call.Asks {
-				p.Calls = append(p.Calls, agent.Call{ID: c.call.ID, Name: c.call.Name, Kind: c.call.Kind, Command: c.call.Command, Cwd: c.call.Cwd})
+				p.Calls = append(p.Calls, agent.Call{ID: c.call.ID, Name: c.call.Name, Kind: c.call.Kind, Command: c.call.Command, Cwd: c.call.Cwd, Asks: asksOf(c.call)})
 			}
 		}
 		if len(p.Calls) > 0 { // dialogs come in the order of their calls

@@ -32,6 +32,7 @@ type File struct {
 	popups   popups
 	notes    []row
 	dialogs  []dialog
+	pages    []page
 	panels   []row
 	unnamed  []row
 	exited   exited
@@ -181,6 +182,7 @@ func (c *compiler) file(name string, d *document) *File {
 		}
 		f.dialogs = append(f.dialogs, c.dialog(at, dj))
 	}
+	f.pages = c.pages("/pages", d.Pages, d.Dialogs)
 	f.panels = c.rowList("/panels", d.Panels)
 	f.unnamed = c.rowList("/unnamed", d.Unnamed)
 	f.exited = exited{window: d.Exited.Window, rows: c.rowList("/exited/rows", d.Exited.Rows)}

@@ -164,6 +164,7 @@ func (r *reader) try(d *dialog, last, foot int) (agent.Reading, bool) {
 	p.Digest = digest(p.Region)
 	p.Stable = digest(r.stable(first, foot-1, list.options))
 	if d.state == agent.Question && !p.Cut {
+		ev = append(ev, r.page(d.name, first, last, p)...)
 	}
 	return agent.Reading{State: d.state, Name: d.name, Prompt: p, Evidence: ev}, true
 }

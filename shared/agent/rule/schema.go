@@ -17,6 +17,7 @@ type document struct {
 	Popups   popupsJSON   `json:"popups"`
 	Notes    []rowJSON    `json:"notes"`
 	Dialogs  []dialogJSON `json:"dialogs"`
+	Pages    []pageJSON   `json:"pages"`
 	Panels   []rowJSON    `json:"panels"` // rows with which a view begins that hides the composer
 	Unnamed  []rowJSON    `json:"unnamed"`
 	Exited   exitedJSON   `json:"exited"`
