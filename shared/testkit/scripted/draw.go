@@ -83,7 +83,7 @@ func (a *agent) askRows() []string {
 		"  " + bold + "Would you like to run the following command?" + plain, "",
 		"  Environment: " + bold + "local" + plain, "",
 		"  Reason: " + "\x1b[3mscripted\x1b[23m", "",
-		"  $ touch /tmp/scripted", "",
+		"  $ " + a.turn.asking, "",
 		"\x1b[1;7m› 1. Yes, proceed (y)" + plain,
 		"  2. No, and tell Codex what to do differently (esc)", "",
 		"  " + dim + "Press " + plain + bold + "enter" + plain + dim + " to confirm or " + plain + bold + "esc" + plain + dim + " to cancel" + plain,

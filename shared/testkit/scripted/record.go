@@ -66,9 +66,9 @@ func (r *recorder) user(turn, text string) {
 	})
 }
 
-func (r *recorder) call(id, cwd string) {
+func (r *recorder) call(id, cwd, command string) {
 	args, err := json.Marshal(object{
-		"cmd": "touch /tmp/scripted", "workdir": cwd, "sandbox_permissions": "require_escalated", "justification": "scripted",
+		"cmd": command, "workdir": cwd, "sandbox_permissions": "require_escalated", "justification": "scripted",
 	})
 	if err != nil {
 		panic(err)

@@ -12,6 +12,7 @@
 //	hold:PATH   the turn ends when PATH exists
 //	fail        the turn ends with an error
 //	ask         the turn waits behind an approval dialog (y: goes on, Escape: aborted)
+//	run:COMMAND as ask, for this command, _ for a space; several come one by one
 //	late:MS     the acceptance record is written MS milliseconds after Enter
 //	deaf        Enter is ignored, the draft stays
 //	drop        Enter clears the draft, no record is ever written
@@ -113,7 +114,10 @@ type turn struct {
 	id     string
 	text   string
 	accept time.Time // when the acceptance record is due; zero: written
+	asks   []string  // commands that are still to be asked for
 	call   string    // id of the unanswered call
+	asking string    // its command
+	calls  int       // that were made
 }
 
 func start() (*agent, error) {
@@ -274,6 +278,31 @@ func (a *agent) answerCall(output string) {
 	a.turn.call = ""
 }
 
+// ask opens the dialog of the next command, if there is one.
+func (a *agent) ask() {
+	t := a.turn
+	if len(t.asks) == 0 {
+		return
+	}
+	t.asking, t.asks = t.asks[0], t.asks[1:]
+	t.calls++
+	t.call = fmt.Sprintf("call_%s_%d", t.id[:8], t.calls)
+	a.rec.call(t.call, a.cwd, t.asking)
+}
+
+// commands gives what a request asks for.
+func commands(text string) []string {
+	var out []string
+	for _, f := range strings.Fields(text) {
+		if c, ok := strings.CutPrefix(f, "run:"); ok {
+			out = append(out, strings.ReplaceAll(c, "_", " "))
+		} else if f == "ask" {
+			out = append(out, "touch /tmp/scripted")
+		}
+	}
+	return out
+}
+
 // step moves the open turn; false ends the process.
 func (a *agent) step() bool {
 	t := a.turn
@@ -284,14 +313,14 @@ func (a *agent) step() bool {
 		a.rec.began(t.id)
 		a.rec.user(t.id, t.text)
 		t.accept = time.Time{}
-		if has(t.text, "ask") {
-			t.call = "call_" + t.id[:8]
-			a.rec.call(t.call, a.cwd)
-		}
+		t.asks = commands(t.text)
+		a.ask()
 	case has(t.text, "quit"):
 		return false
 	case t.call != "":
 		return true
+	case len(t.asks) > 0:
+		a.ask()
 	default:
 		if path := argument(t.text, "hold:"); path != "" {
 			if _, err := os.Stat(path); err != nil {
