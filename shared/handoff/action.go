@@ -39,7 +39,7 @@ func (d *Desk) actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callb
 		acts["cancel"] = a
 	case store.TurnStalled:
 		switch {
-		case uncertain && x.ErrorCode != string(fault.SubmissionUnfenced):
+		case uncertain && reprovable(x):
 			a := turnAction("send", t)
 			a.RequiresUserIntent = true
 			acts["retry_submission"] = a
@@ -60,6 +60,17 @@ func (d *Desk) actionsOf(t store.Turn, x store.Dispatch, callbacks []store.Callb
 	return acts
 }
 
+// reprovable reports whether it may still be proven that the agent never took a
+// submission: the draft was seen to stay, or Enter is not known to have been sent.
+// An answer is not typed again.
+func reprovable(x store.Dispatch) bool {
+	if x.Kind == store.KindAnswer || x.ErrorCode == string(fault.SubmissionUnfenced) {
+		return false
+	}
+	return x.Status == store.DispatchNotAccepted ||
+		x.LastProvenStage == store.DispatchPrepared || x.LastProvenStage == store.DispatchTextInjected
+}
+
 func turnAction(short string, t store.Turn) Action {
 	return Action{Tool: toolName(short), Arguments: map[string]any{"turn_id": t.ID}}
 }
@@ -76,7 +87,8 @@ var contracts = Contracts{
 	Version: 18,
 	Instructions: []string{
 		"Call only actions that a row or turn shows in available_actions, with the arguments as they stand there plus missing_required.",
-		"An action with requires_user_intent needs the user's wish for exactly that.",
+		"An action with requires_user_intent needs the user's wish for exactly that; one with requires_explicit_user_confirmation, the user's word about exactly what is shown.",
+		"Where before_call is given, do that first: approve and respond_interaction act only on what status has just shown to you.",
 		"After a send that answers async_pending, end your turn: the result arrives as a callback. Do not poll.",
 		"Never send again after do_not_retry; look at status and tell the user.",
 		"Availability is a snapshot; every tool checks again and may refuse.",
@@ -86,12 +98,15 @@ var contracts = Contracts{
 		"native_identity_state":     "how well the pane's native thread is known without typing",
 		"managed.current_turn":      "the turn that owns the pane's last submission",
 		"blocking_turns":            "unfinished turns that keep the pane from a send, each with a way out",
+		"approval_state":            "approvable says that approve may decide it; else the user decides in the pane, and reason says why",
 		"scope":                     "whose context a send reaches: the proven session, whatever the pane shows, or a first attach",
 		"unavailable_managed_turns": "turns whose pane or process is not there",
 	},
 	Actions: map[string]string{
 		"send":             "start a task in this pane's context",
 		"retry_submission": "send({turn_id}): try a submission again that is proven not to be taken",
+		"approve":          "decide the one approval that status has just shown; approve_once allows that one call and nothing more",
+		"respond":          "answer the agent inside the same turn",
 		"watch":            "be told when work that a human started ends; types nothing",
 		"status":           "look at a turn, a watch, or a raw terminal",
 		"cancel":           "interrupt the running turn once",

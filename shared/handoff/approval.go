@@ -27,7 +27,7 @@ const (
 	offerApproval = "approval"
 	offerTurn     = "turn"
 	offerTerminal = "terminal"
-	offerLife     = 10 * time.Minute // of an approval offer (tools §6)
+	approvalOfferLife     = 10 * time.Minute // of an approval offer (tools §6)
 
 	// claudeLife is how long after its notification a prompt of Claude Code may be
 	// decided (core §11.1).
@@ -241,7 +241,7 @@ func (d *Desk) offerKey(kind, target string) store.OfferKey {
 func (d *Desk) offer(ctx context.Context, kind, target string, x dialog) error {
 	payload := canonical(x.shown())
 	return d.Store.MintOffer(ctx, store.NewOffer{
-		Key: d.offerKey(kind, target), Payload: payload, Fingerprint: hash(payload), Life: offerLife,
+		Key: d.offerKey(kind, target), Payload: payload, Fingerprint: hash(payload), Life: approvalOfferLife,
 	})
 }
 

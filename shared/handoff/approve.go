@@ -257,7 +257,7 @@ func (r *ruling) look(ctx context.Context) error {
 	}
 	r.dialog = found
 	if r.by == store.DecidedByPolicy { // what it is and what the operator allows, both as they are now
-		rule, why := r.desk.Policy.Allows(candidate(r.s.proc.Agent, found))
+		rule, why := r.desk.Policy.Allows(candidateOf(r.s.proc.Agent, found))
 		if rule != r.rule || !r.desk.Policy.current() {
 			return r.changed("the policy does not allow it any more: " + why)
 		}

@@ -78,7 +78,7 @@ func (d *Desk) NewMonitor(e store.Eligible, lease *store.Lease) (*Monitor, error
 	if m.anchor, err = parseAnchor(e.Dispatch.Anchor); err != nil {
 		return nil, err
 	}
-	if m.prep, err = m.adapter.Prepare(e.Turn.RequestText); err != nil {
+	if m.prep, err = d.prepared(m.adapter, e.Turn, e.Dispatch); err != nil {
 		return nil, err
 	}
 	if e.Dispatch.Acceptance != nil {

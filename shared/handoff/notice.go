@@ -45,7 +45,7 @@ func (m *Monitor) notifyApproval(ctx context.Context, r agent.Reading, call agen
 	}
 	rule := ""
 	if why == "" {
-		rule, _ = d.Policy.Allows(candidate(m.adapter.Kind(), x))
+		rule, _ = d.Policy.Allows(candidateOf(m.adapter.Kind(), x))
 	}
 	row := store.NewApproval{
 		Fingerprint: x.print, ScreenDigest: r.Prompt.Digest, RequestID: request, EvidenceFingerprint: digest(request, call.Command), Callback: cb,
@@ -111,8 +111,8 @@ func (m *Monitor) byPolicy(ctx context.Context, x dialog, rule string) error {
 	return nil
 }
 
-// candidate is a dialog as the policy sees it: what the agent's own records say.
-func candidate(kind agent.Kind, x dialog) Candidate {
+// candidateOf is a dialog as the policy sees it: what the agent's own records say.
+func candidateOf(kind agent.Kind, x dialog) Candidate {
 	c := Candidate{Agent: kind, Kind: x.call.Kind, Command: x.call.Command, Cwd: x.call.Cwd}
 	if x.prompt.Kind != x.call.Kind {
 		c.Kind = ""

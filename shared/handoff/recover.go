@@ -144,7 +144,7 @@ func (d *Desk) recoverAcceptance(ctx context.Context, h *hold, sub store.Submiss
 	if err != nil {
 		return false, nil //nolint:nilerr // an anchor that cannot be read proves nothing, ever
 	}
-	prep, err := a.Prepare(sub.Turn.RequestText)
+	prep, err := d.prepared(a, sub.Turn, sub.Dispatch)
 	if err != nil {
 		return false, nil //nolint:nilerr // likewise
 	}

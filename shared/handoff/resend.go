@@ -15,8 +15,8 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 	if err := checkTurnID(turnID); err != nil {
 		return Outcome{}, err
 	}
-	id := messageID(d.Controller, call)
-	if out, done, err := d.replay(ctx, id, SendInput{TurnID: turnID}, false); done || err != nil {
+	again := repeat{id: messageID(d.Controller, call), kind: store.KindTask, turn: turnID}
+	if out, done, err := d.repeated(ctx, again, false); done || err != nil {
 		return out, err
 	}
 	turn, err := d.Store.Turn(ctx, turnID)
@@ -39,25 +39,20 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 	if err != nil {
 		return Outcome{}, err
 	}
-	held, h, err := d.grab(ctx, s.pane.Key(), s.id(), terminalWait)
-	if err != nil {
-		return Outcome{}, err
-	}
-	defer h.release()
-	if out, done, err := d.replay(held, id, SendInput{TurnID: turnID}, true); done || err != nil {
+	held, h, out, done, err := d.occupy(ctx, s, again)
+	if done || err != nil {
 		return out, err
 	}
-	if err := h.foreign(held); err != nil {
-		return Outcome{}, err
-	}
+	defer h.release()
 	old, err := d.Store.Submission(held, turn.CurrentMessageID)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if s, err = d.inspect(held, s); err != nil {
-		return Outcome{}, err
+	if old.Dispatch.Kind == store.KindAnswer {
+		return Outcome{}, fault.New(fault.SubmissionUncertain, "retry the submission of %s: it was an answer, which is not typed again", turnID).
+			With("turn_id", turnID).WithHint("look at the pane; close the turn and send anew if the user wants it")
 	}
-	if err := d.allowed(s); err != nil {
+	if s, err = d.ready(held, s); err != nil {
 		return Outcome{}, err
 	}
 	if err := s.unblocked(); err != nil {
@@ -67,9 +62,9 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 	if err != nil {
 		return Outcome{}, err
 	}
-	sub := submission{desk: d, hold: h, s: s, prep: prep, id: id, standing: standing}
+	sub := submission{desk: d, hold: h, s: s, prep: prep, id: again.id, standing: standing}
 	sub.row = store.NewDispatch{
-		MessageID:           id,
+		MessageID:           again.id,
 		ToolCallID:          call.ToolCallID,
 		Kind:                store.KindTask,
 		TurnID:              turnID,

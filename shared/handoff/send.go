@@ -22,14 +22,14 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	if err := checkRequest(in.Request); err != nil {
 		return Outcome{}, err
 	}
-	id := messageID(d.Controller, call)
-	if out, done, err := d.replay(ctx, id, in, false); done || err != nil {
+	again := repeat{id: messageID(d.Controller, call), kind: store.KindTask, session: in.SessionID, terminal: in.TerminalID, text: in.Request}
+	if out, done, err := d.repeated(ctx, again, false); done || err != nil {
 		return out, err
 	}
 	s, want, err := d.target(ctx, in)
 	if err != nil {
 		// The pane may be missing because an equal call types into it by now.
-		if out, done, _ := d.replay(ctx, id, in, false); done {
+		if out, done, _ := d.repeated(ctx, again, false); done {
 			return out, nil
 		}
 		return Outcome{}, err
@@ -38,30 +38,29 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	if err != nil {
 		return Outcome{}, err
 	}
-	held, h, err := d.grab(ctx, s.pane.Key(), s.id(), terminalWait)
-	if err != nil {
-		return Outcome{}, err
-	}
-	defer h.release()
-
-	// The first of two equal calls may have ended while this one waited.
-	if out, done, err := d.replay(held, id, in, true); done || err != nil {
+	held, h, out, done, err := d.occupy(ctx, s, again)
+	if done || err != nil {
 		return out, err
 	}
-	if err := h.foreign(held); err != nil {
-		return Outcome{}, err
-	}
-	if s, err = d.inspect(held, s); err != nil {
-		return Outcome{}, err
-	}
-	if err := d.allowed(s); err != nil {
+	defer h.release()
+	if s, err = d.ready(held, s); err != nil {
 		return Outcome{}, err
 	}
 	if err := s.promptable(); err != nil {
 		return Outcome{}, err
 	}
+	if err := s.holds(in.Thread); err != nil {
+		return Outcome{}, err
+	}
 
-	sub := submission{desk: d, hold: h, s: s, prep: prep, id: id}
+	sub := d.task(h, s, prep, again.id, call, in, want)
+	return sub.run(held)
+}
+
+// task makes the submission of a new Turn into a held pane. want is the Session of
+// the strict form.
+func (d *Desk) task(h *hold, s *sighting, prep agent.Prepared, id string, call Call, in SendInput, want string) *submission {
+	sub := &submission{desk: d, hold: h, s: s, prep: prep, id: id}
 	sub.row = store.NewDispatch{
 		MessageID:           id,
 		ToolCallID:          call.ToolCallID,
@@ -86,7 +85,7 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	if want == "" {
 		sub.row.Attach.NewSessionID = d.newID(sessionPrefix)
 	}
-	return sub.run(held)
+	return sub
 }
 
 // checkRequest refuses what no agent may get (tools §4, §8.12).
@@ -178,57 +177,6 @@ func (d *Desk) onlyReady(ctx context.Context) (*sighting, error) {
 		f = f.With("terminal_scan_error", problems[0])
 	}
 	return nil, f
-}
-
-// replay answers a call whose message id already has a receipt (tools §5). held
-// says that the caller holds the receipt's pane.
-func (d *Desk) replay(ctx context.Context, id string, in SendInput, held bool) (Outcome, bool, error) {
-	old, err := d.Store.Submission(ctx, id)
-	if fault.Is(err, fault.NotFound) {
-		return Outcome{}, false, nil
-	}
-	if err != nil {
-		return Outcome{}, false, err
-	}
-	a := d.adapter(old.Dispatch.Agent)
-	if a == nil {
-		return Outcome{}, false, fault.New(fault.CapabilityMissing, "replay %s: no adapter for agent %q", id, old.Dispatch.Agent)
-	}
-	r := store.Receipt{
-		MessageID:           id,
-		Kind:                store.KindTask,
-		TurnID:              in.TurnID,
-		SessionID:           in.SessionID,
-		Agent:               old.Dispatch.Agent,
-		ControllerSessionID: d.Controller,
-		BodyHash:            old.Dispatch.BodyHash,
-		RequestHash:         old.Dispatch.RequestHash,
-	}
-	if in.TurnID == "" {
-		prep, err := a.Prepare(in.Request)
-		if err != nil {
-			return Outcome{}, false, err
-		}
-		r.BodyHash, r.RequestHash = hash([]byte(in.Request)), prep.RequestHash
-	}
-	if in.TerminalID != "" && in.TerminalID != old.Binding.TerminalID {
-		return Outcome{}, false, fault.New(fault.IdempotencyConflict, "send: this call was made before for another terminal").
-			With("turn_id", old.Turn.ID)
-	}
-	sub, found, err := d.Store.Replay(ctx, r)
-	if err != nil || !found {
-		return Outcome{}, false, err
-	}
-	if x := sub.Dispatch; !held && x.ResolvedAt == 0 && (x.Status == store.DispatchPrepared || x.Status == store.DispatchTextInjected) {
-		// The other call may still type: it has ended when the pane is free.
-		_, h, err := d.grab(ctx, sub.Dispatch.TerminalKey, sub.Binding.TerminalID, terminalWait)
-		if err != nil {
-			return Outcome{}, false, err
-		}
-		defer h.release()
-		return d.replay(ctx, id, in, true)
-	}
-	return d.sendResult(sub, true, ""), true, nil
 }
 
 // sibling refuses a call whose Turn nobody would follow or deliver.
