@@ -30,6 +30,9 @@ type serveConfig struct {
 	interval     time.Duration
 	codexControl string
 	rulesDir     string
+	untested     string
+	policyFile   string
+	policy       *handoff.Policy
 }
 
 // serve is the subcommand that bridge, or an operator, starts.
@@ -39,12 +42,15 @@ func serveCommand(stderr io.Writer) *service.Command {
 		Name:  "serve",
 		Short: "Follow every Turn and Watch of a Store until told to stop",
 		Long: "serve monitors managed Turns and Terminal Watches and writes what it sees as rows for\n" +
-			"outboxd. One watchd of a Store sweeps; others stand by. It never types.",
+			"outboxd. One watchd of a Store sweeps; others stand by. It types nothing, but where an\n" +
+			"approval policy of the operator decides a prompt.",
 		Flags: func(fs *flag.FlagSet) {
 			cfg.Register(fs, service.DefaultDrain)
 			fs.BoolVar(&cfg.once, "once", false, "do one reconciliation pass and one observation of everything, then exit")
 			fs.DurationVar(&cfg.interval, "interval", sweep.DefaultInterval, "between two sweeps; events are seen at once besides")
 			fs.StringVar(&cfg.codexControl, "codex-control", "on", "ask the control socket of Codex's daemon: on or off")
+			fs.StringVar(&cfg.policyFile, "approval-policy", "", "JSON `file` of commands that are approved without asking")
+			fs.StringVar(&cfg.untested, "untested-agents", string(handoff.UntestedSend), "what may be done with agent versions without recorded fixtures: observe, send or all")
 			fs.StringVar(&cfg.rulesDir, "rules-dir", "", "`directory` of rule files that add to the built-in ones or replace them")
 		},
 		Run: func(ctx context.Context, _ []string) error {
@@ -66,6 +72,17 @@ func (c *serveConfig) check(environ []string) error {
 	}
 	if c.codexControl != "on" && c.codexControl != "off" {
 		return fault.New(fault.Usage, "serve: --codex-control is %q, not on or off", c.codexControl)
+	}
+	switch handoff.Untested(c.untested) {
+	case handoff.UntestedObserve, handoff.UntestedSend, handoff.UntestedAll:
+	default:
+		return fault.New(fault.Usage, "serve: --untested-agents is %q, not observe, send or all", c.untested)
+	}
+	if c.policyFile != "" {
+		var err error
+		if c.policy, err = handoff.LoadPolicy(c.policyFile); err != nil {
+			return err
+		}
 	}
 	// watchd needs no Profile: every row keeps its own route. A relay that is
 	// broken is refused all the same, or bridge and watchd would disagree.
@@ -110,7 +127,7 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 				codex.New(codex.Options{Rules: rules, Control: cfg.codexControl == "on", Log: log.Logger}),
 				claude.New(claude.Options{Rules: rules, Log: log.Logger}),
 			},
-			RuntimeDir: cfg.RuntimeDir, Log: log.Logger,
+			RuntimeDir: cfg.RuntimeDir, Untested: handoff.Untested(cfg.untested), Policy: cfg.policy, Log: log.Logger,
 		}),
 		Store: db, Leases: leases, Bell: bell, Files: watcher, Tmux: tmux,
 		Interval: cfg.interval, Standing: service.Ready, Log: log.Logger,

@@ -48,6 +48,9 @@ type Stall struct {
 	Detail   []byte
 }
 
+// SkipSuperseded is the reason of a Turn whose Session was attached elsewhere.
+const SkipSuperseded = "binding_superseded"
+
 // Eligible is a Turn that wants a monitor, or the reason why it gets none.
 type Eligible struct {
 	Turn     Turn
@@ -295,7 +298,7 @@ func (e Eligible) reason(openPrompt bool) string {
 	case e.Dispatch.ResolvedAt != 0 || !slices.Contains(monitorable, e.Dispatch.Status):
 		return "dispatch_" + e.Dispatch.Status
 	case e.Binding.ReleasedAt != 0 || e.Binding.Generation != e.Turn.BindingGeneration:
-		return "binding_superseded"
+		return SkipSuperseded
 	case e.Turn.HardDeadlineAt == 0 || e.Turn.InactivityDeadlineAt == 0:
 		return "no_deadlines"
 	case e.Turn.Status == TurnWaitingForController && !openPrompt:

@@ -110,8 +110,14 @@ func (c *config) checkSettings() error {
 		c.rulesDir = abs // siblings work in another directory
 	}
 	if c.approvalPolicy != "" {
-		return fault.New(fault.NotAvailableYet, "host-bridge: --approval-policy: this release approves nothing by itself").
-			WithHint("start without --approval-policy; approvals are decided in the pane")
+		abs, err := filepath.Abs(c.approvalPolicy)
+		if err != nil {
+			return fault.New(fault.Usage, "host-bridge: --approval-policy: %w", err)
+		}
+		c.approvalPolicy = abs
+		if _, err := handoff.LoadPolicy(abs); err != nil { // watchd would end with it later, and say it to nobody
+			return err
+		}
 	}
 	switch handoff.Untested(c.untested) {
 	case handoff.UntestedObserve, handoff.UntestedSend, handoff.UntestedAll:

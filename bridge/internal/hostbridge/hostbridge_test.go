@@ -89,7 +89,7 @@ func TestHostBridge_Refuses(t *testing.T) {
 		{"profile from a file", append([]string{"--config", config}, three[2:]...), nil, 2, "command line only"},
 		{"other siblings", append([]string{"--with", "sshd"}, three...), nil, 2, "sshd"},
 		{"siblings not built", append([]string{"--with", "stationd,brokerd"}, three...), nil, 69, "not in this release"},
-		{"policy", append([]string{"--approval-policy", "/x"}, three...), nil, 1, "approves nothing by itself"},
+		{"policy", append([]string{"--approval-policy", "/there/is/none"}, three...), nil, 2, "approval policy"},
 		{"untested", append([]string{"--untested-agents", "some"}, three...), nil, 2, "untested-agents"},
 		{"control", append([]string{"--codex-control", "maybe"}, three...), nil, 2, "codex-control"},
 		{"minutes", append([]string{"--hard-minutes", "0"}, three...), nil, 2, "hard-minutes"},

@@ -188,7 +188,10 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 // reported by list and status, and by doctor.
 func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []siblings.Program {
 	args := []string{"serve", "-store-dir", cfg.StoreDir, "-runtime-dir", cfg.RuntimeDir, "-log-level", cfg.LogLevel, "-log-format", "text"}
-	observe := append(slices.Clone(args), "-codex-control", cfg.codexControl)
+	observe := append(slices.Clone(args), "-codex-control", cfg.codexControl, "-untested-agents", cfg.untested)
+	if cfg.approvalPolicy != "" {
+		observe = append(observe, "-approval-policy", cfg.approvalPolicy)
+	}
 	if cfg.rulesDir != "" {
 		observe = append(observe, "-rules-dir", cfg.rulesDir)
 	}

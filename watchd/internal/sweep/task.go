@@ -126,6 +126,11 @@ func (t *tasks) refreshTurns(ctx context.Context) (listed map[string]bool) {
 	wanted := map[string]bool{}
 	for _, e := range list {
 		key := turnPrefix + e.Turn.ID + "/" + e.Dispatch.MessageID
+		if e.Skip == store.SkipSuperseded {
+			wanted[key] = true
+			t.start(ctx, key, func(ctx context.Context, _ *task) error { return t.give(ctx, e) })
+			continue
+		}
 		if e.Skip != "" {
 			wanted[key] = false
 			t.problem(key, fault.New(fault.TurnStatusInvalid, "not monitored: %s", e.Skip))
@@ -227,6 +232,22 @@ func (t *tasks) follow(ctx context.Context, k *task, e store.Eligible) error {
 			return err
 		}
 		return t.loop(held, k, turnObserver{m})
+	})
+}
+
+// give takes a Turn for stalled that nobody can follow, so that its controller
+// hears of it.
+func (t *tasks) give(ctx context.Context, e store.Eligible) error {
+	lease, err := t.s.Store.Acquire(ctx, store.MonitorLease(e.Turn.ID, e.Dispatch.MessageID), store.LeaseTTL)
+	if err != nil {
+		return err
+	}
+	return t.s.under(ctx, lease, func(held context.Context) error {
+		changed, err := t.s.Desk.Superseded(held, e, lease)
+		if changed {
+			t.s.Log.Info("a turn's session was attached elsewhere; it is stalled", "turn", e.Turn.ID)
+		}
+		return err
 	})
 }
 
