@@ -41,6 +41,8 @@ type Handoff interface {
 	RetryCallback(context.Context, handoff.Call, handoff.RetryCallbackInput) (handoff.Outcome, error)
 	Cancel(context.Context, handoff.Call, handoff.CancelInput) (handoff.Outcome, error)
 	Close(context.Context, handoff.Call, handoff.CloseInput) (handoff.Outcome, error)
+	Approve(context.Context, handoff.Call, handoff.ApproveInput) (handoff.Outcome, error)
+	Respond(context.Context, handoff.Call, handoff.RespondInput) (handoff.Outcome, error)
 }
 
 // Options of a Catalog. Handoff is required.

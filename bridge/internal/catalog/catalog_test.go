@@ -44,7 +44,9 @@ var valid = map[string]string{
 }
 
 // working are the tools that reach handoff.
-var working = []string{"cancel", "close", "list", "renew", "retry_callback", "send", "status", "unwatch", "watch"}
+var working = []string{
+	"approve", "cancel", "close", "list", "renew", "respond", "retry_callback", "send", "status", "unwatch", "watch",
+}
 
 // Proves tools 11.1: nineteen tools, sorted, each with the reviewed schema byte
 // for byte, closed at every object.
@@ -247,6 +249,9 @@ func TestCatalog_Run_Inputs(t *testing.T) {
 		{"cancel", "cancel", `{"turn_id":"turn-1","idleTimeoutMinutes":5}`, handoff.CancelInput{TurnID: "turn-1", IdleTimeoutMinutes: &five}},
 		{"close", "close", `{"turn_id":"turn-1","reason":"a\nb","expected_message_id":"m"}`,
 			handoff.CloseInput{TurnID: "turn-1", Reason: "a b", ExpectedMessageID: "m"}},
+		{"approve", "approve", `{"turn_id":"turn-1"}`, handoff.ApproveInput{TurnID: "turn-1"}},
+		{"reject in a pane", "approve", `{"terminal_id":"` + pane + `","decision":"reject"}`, handoff.ApproveInput{TerminalID: pane, Decision: "reject"}},
+		{"respond", "respond", `{"turn_id":"turn-1","request":"the second\none"}`, handoff.RespondInput{TurnID: "turn-1", Request: "the second\none"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -267,7 +272,7 @@ func TestCatalog_Run_Inputs(t *testing.T) {
 	}
 }
 
-// Proves tools 11.13 for send: commands and shell escapes never reach the tool.
+// Proves tools 11.13 for send and respond: commands and shell escapes never reach the tool.
 // The other rules that no schema has are refusals too.
 func TestCatalog_Run_ArgumentRules(t *testing.T) {
 	text := func(s string) string {
@@ -296,6 +301,14 @@ func TestCatalog_Run_ArgumentRules(t *testing.T) {
 		{"delete", "send", text("a\x7f"), fault.InvalidArguments},
 		{"C1", "send", text("a\u009b"), fault.InvalidArguments},
 		{"line feed and tab", "send", text("a\n\tb"), ""},
+		{"answer with a slash", "respond", `{"turn_id":"turn-1","request":" \n /clear"}`, fault.NativeSlashCommand},
+		{"answer to a shell", "respond", `{"turn_id":"turn-1","request":" !ls"}`, fault.NativeSlashCommand},
+		{"answer with a slash later", "respond", `{"turn_id":"turn-1","request":"a /clear"}`, ""},
+		{"blank answer", "respond", `{"turn_id":"turn-1","request":" "}`, fault.InvalidArguments},
+		{"answer to a pane", "respond", `{"turn_id":"` + pane + `","request":"x"}`, fault.WrongIDKind},
+		{"approve a short ref", "approve", `{"turn_id":"@0123456789"}`, fault.WrongIDKind},
+		{"approve a Watch", "approve", `{"turn_id":"terminal-watch-1"}`, fault.WrongIDKind},
+		{"approve nobody", "approve", `{"turn_id":""}`, fault.InvalidArguments},
 		{"zero minutes", "send", `{"request":"x","idleTimeoutMinutes":0}`, fault.InvalidArguments},
 		{"negative minutes", "send", `{"request":"x","agentTimeoutMinutes":-0.5}`, fault.InvalidArguments},
 		{"endless minutes", "send", `{"request":"x","agentHardTimeoutMinutes":1e300}`, fault.InvalidArguments},

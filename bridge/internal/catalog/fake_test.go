@@ -69,6 +69,14 @@ func (f *fake) Close(_ context.Context, c handoff.Call, in handoff.CloseInput) (
 	return f.run("close", c, in)
 }
 
+func (f *fake) Approve(_ context.Context, c handoff.Call, in handoff.ApproveInput) (handoff.Outcome, error) {
+	return f.run("approve", c, in)
+}
+
+func (f *fake) Respond(_ context.Context, c handoff.Call, in handoff.RespondInput) (handoff.Outcome, error) {
+	return f.run("respond", c, in)
+}
+
 // tester is what the helpers ask of a *testing.T or a *rapid.T.
 type tester interface {
 	Helper()

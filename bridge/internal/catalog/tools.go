@@ -114,11 +114,13 @@ Returns the Watch with its watch_id; then yield. Nothing is typed into the pane,
 		run:  runClose,
 	},
 	{
-		name:        "respond",
-		title:       "Answer inside a Turn",
-		description: `Answers the agent inside the same Turn when its status is waiting_for_controller: types request once and submits it once. For an approval use approve, for a questionnaire respond_interaction. Then yield. ` + later,
+		name:  "respond",
+		title: "Answer inside a Turn",
+		description: `Answers the agent inside the same Turn while its status is waiting_for_controller and no dialog is open: types request once and submits it once, as send does, and keeps the turn_id. For an approval use approve, for a questionnaire respond_interaction.
+
+Give the exact words for the agent. Then yield; the next callback of the Turn follows. Outcomes other than agent_accepted are those of send, and are never repeated.`,
 		destructive: true, openWorld: true, types: true,
-		run: notYet,
+		run: runRespond,
 	},
 	{
 		name:        "respond_interaction",
@@ -129,12 +131,14 @@ Returns the Watch with its watch_id; then yield. Nothing is typed into the pane,
 		run:  notYet,
 	},
 	{
-		name:        "approve",
-		title:       "Decide an approval prompt",
-		description: `Approves once, or rejects, the one approval prompt that status has just shown. Only on the user's explicit decision about exactly this prompt; a permanent permission is never chosen. Call status first; each decision needs a fresh one. ` + later,
+		name:  "approve",
+		title: "Decide an approval prompt",
+		description: `Decides the one approval prompt that status has just shown for a Turn (turn_id), or for a Codex pane in which a person started the task (terminal_id): decision approve_once, which allows that one call and nothing more, or reject, which ends the agent's turn. An option that allows more than the one call is never chosen.
+
+Only on the user's explicit decision about exactly this prompt: call status, show the user the command, and call approve with the answer. Each decision needs a fresh status; one whose prompt has changed since is refused and nothing is pressed. Where approval_state.approvable is false the user decides in the pane. Then yield.`,
 		destructive: true, openWorld: true, types: true,
 		form: "give exactly one of turn_id and terminal_id",
-		run:  notYet,
+		run:  runApprove,
 	},
 	{
 		name:        "native_inspect",
@@ -293,6 +297,35 @@ func runCancel(ctx context.Context, h Handoff, call handoff.Call, args []byte) (
 		return handoff.Outcome{}, err
 	}
 	return h.Cancel(ctx, call, handoff.CancelInput{TurnID: turn, IdleTimeoutMinutes: in.IdleTimeoutMinutes})
+}
+
+func runApprove(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
+	var in handoff.ApproveInput
+	if err := decode(args, &in); err != nil {
+		return handoff.Outcome{}, err
+	}
+	err := turnID("turn_id", in.TurnID)
+	if in.TerminalID != "" {
+		err = idKind("terminal_id", in.TerminalID, "an id")
+	}
+	if err != nil {
+		return handoff.Outcome{}, err
+	}
+	return h.Approve(ctx, call, in)
+}
+
+func runRespond(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
+	var in handoff.RespondInput
+	if err := decode(args, &in); err != nil {
+		return handoff.Outcome{}, err
+	}
+	if err := turnID("turn_id", in.TurnID); err != nil {
+		return handoff.Outcome{}, err
+	}
+	if err := request(in.Request); err != nil {
+		return handoff.Outcome{}, err
+	}
+	return h.Respond(ctx, call, in)
 }
 
 func runClose(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
