@@ -44,6 +44,10 @@ type SendInput struct {
 	IdleTimeoutMinutes      *float64 `json:"idleTimeoutMinutes,omitzero"`      // retention
 	AgentTimeoutMinutes     *float64 `json:"agentTimeoutMinutes,omitzero"`     // inactivity
 	AgentHardTimeoutMinutes *float64 `json:"agentHardTimeoutMinutes,omitzero"` // hard lifetime
+
+	// Thread is the native thread (lower case) that the pane must be proven to
+	// hold when it is typed into; "" leaves it open. No tool has it.
+	Thread string `json:"-"`
 }
 
 // WatchInput starts a Terminal Watch.
@@ -80,4 +84,46 @@ type CloseInput struct {
 	Reason               string `json:"reason,omitzero"`
 	ExpectedMessageID    string `json:"expected_message_id,omitzero"`
 	ExpectedTransitionID string `json:"expected_transition_id,omitzero"`
+}
+
+// NativeInspectInput runs the agent's own status screen once.
+type NativeInspectInput struct {
+	TerminalID string `json:"terminal_id"`
+	Inspection string `json:"inspection"` // status
+}
+
+// IdentifyForegroundInput asks which thread a pane shows.
+type IdentifyForegroundInput struct {
+	TerminalID string `json:"terminal_id"`
+}
+
+// IdentifyAndSendInput asks that and sends a task under the same hold.
+type IdentifyAndSendInput struct {
+	TerminalID              string   `json:"terminal_id"`
+	Request                 string   `json:"request"`
+	IdleTimeoutMinutes      *float64 `json:"idleTimeoutMinutes,omitzero"`
+	AgentTimeoutMinutes     *float64 `json:"agentTimeoutMinutes,omitzero"`
+	AgentHardTimeoutMinutes *float64 `json:"agentHardTimeoutMinutes,omitzero"`
+}
+
+// ListResumableThreadsInput lists what a pane could go on with.
+type ListResumableThreadsInput struct {
+	TerminalID string `json:"terminal_id"`
+}
+
+// NewThreadInput starts a clean native thread.
+type NewThreadInput struct {
+	TerminalID string `json:"terminal_id"`
+}
+
+// ResumeThreadInput goes on in an earlier native thread.
+type ResumeThreadInput struct {
+	TerminalID     string `json:"terminal_id"`
+	NativeThreadID string `json:"native_thread_id"`
+}
+
+// ReconcileBindingInput detaches one stale Session from a pane.
+type ReconcileBindingInput struct {
+	TerminalID           string `json:"terminal_id"`
+	ConflictingSessionID string `json:"conflicting_session_id"`
 }
