@@ -126,8 +126,9 @@ func paths(cwd, arg string) []string {
 	}
 	if strings.HasPrefix(arg, "-") {
 		candidates = candidates[1:]
-		if at := strings.IndexAny(arg, "/."); at >= 0 {
-			candidates = append(candidates, arg[at:])
+		attached, _, _ := strings.Cut(arg, "=")
+		if at := strings.IndexAny(attached, "/."); at >= 0 {
+			candidates = append(candidates, attached[at:])
 		}
 	}
 	return slices.DeleteFunc(candidates, func(c string) bool {

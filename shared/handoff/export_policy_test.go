@@ -1,0 +1,4 @@
+package handoff
+
+// SimpleCommand is simpleCommand.
+func SimpleCommand(line string) ([]string, string) { return simpleCommand(line) }
