@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"drawbridge/bridge/internal/connector"
 	"drawbridge/bridge/internal/hostbridge"
 	"drawbridge/bridge/internal/hostcli"
 	"drawbridge/bridge/internal/operator"
@@ -23,6 +24,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func program(stdin io.Reader, stdout, stderr io.Writer) *service.Program {
 	commands := append(hostcli.Commands(stdout), hostbridge.Command(stdin, stdout, stderr))
 	commands = append(commands, operator.Commands(stdin, stdout, stderr)...)
+	commands = append(commands, connector.Command(stdin, stdout, stderr))
 	return &service.Program{
 		Name: "bridge", Short: "MCP server by which a controller Host drives coding agents in tmux",
 		Stdout: stdout, Stderr: stderr,

@@ -6,12 +6,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"drawbridge/bridge/internal/catalog"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/handoff"
 )
 
 // fake is a Handoff whose send does what the request says.
 type fake struct {
+	catalog.Handoff // what no test here calls
+
 	running, most, total atomic.Int64
 	ended                atomic.Int64 // calls whose context ended before they did
 

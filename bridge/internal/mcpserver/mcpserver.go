@@ -1,5 +1,6 @@
 // Package mcpserver is the MCP front of bridge: one session over stdin and
-// stdout, in which a controller Host calls the tools of package catalog.
+// stdout, in which a controller Host calls the tools of package catalog and can
+// ask for the skill that teaches them, the one prompt.
 //
 // The official SDK speaks the protocol: versions, initialize and
 // server/discover, tools/list, tools/call. This package is the transport below
@@ -198,10 +199,11 @@ func (s *Server) server() *mcp.Server {
 		&mcp.ServerOptions{
 			Instructions: catalog.Instructions,
 			Logger:       slog.New(quietHandler{s.opts.Log.Handler()}),
-			// Set in full: nil would add logging, and an empty Tools listChanged.
-			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+			// Set in full: nil would add logging, and what is not here listChanged.
+			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Prompts: &mcp.PromptCapabilities{}},
 		})
-	srv.AddReceivingMiddleware(s.recoverPanics, toolsOnly)
+	srv.AddReceivingMiddleware(s.recoverPanics, offered)
+	addSkill(srv)
 	for _, t := range s.opts.Tools.Tools() {
 		destructive, open := t.Destructive, t.OpenWorld
 		srv.AddTool(&mcp.Tool{
@@ -262,13 +264,13 @@ func (s *Server) recoverPanics(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// toolsOnly refuses the methods of features that are not offered; the SDK would
+// offered refuses the methods of features that are not offered; the SDK would
 // answer them with empty lists.
-func toolsOnly(next mcp.MethodHandler) mcp.MethodHandler {
+func offered(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		feature, _, _ := strings.Cut(method, "/")
 		switch feature {
-		case "prompts", "resources", "completion", "logging", "roots", "sampling":
+		case "resources", "completion", "logging", "roots", "sampling":
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + method}
 		}
 		return next(ctx, method, req)

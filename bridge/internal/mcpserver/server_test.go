@@ -365,13 +365,14 @@ func TestServer_OfficialClient(t *testing.T) {
 			if info.ProtocolVersion != version || info.ServerInfo.Name != mcpserver.ServerName || info.ServerInfo.Version != "test" {
 				t.Errorf("initialized with %s, %+v", info.ProtocolVersion, info.ServerInfo)
 			}
-			if got, _ := json.Marshal(info.Capabilities); string(got) != `{"tools":{}}` {
+			if got, _ := json.Marshal(info.Capabilities); string(got) != `{"prompts":{},"tools":{}}` {
 				t.Errorf("capabilities %s", got)
 			}
 			list, err := session.ListTools(ctx, nil)
 			if err != nil || len(list.Tools) != 19 || list.NextCursor != "" {
 				t.Fatalf("tools/list: %d tools, %v", len(list.Tools), err)
 			}
+			requireSkill(t, ctx, session)
 			res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: catalog.Prefix + "send", Arguments: map[string]any{"request": "hi"}})
 			if err != nil {
 				t.Fatal(err)
