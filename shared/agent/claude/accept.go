@@ -9,6 +9,7 @@ import (
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/journal"
+	"drawbridge/shared/agent/rule"
 	"drawbridge/shared/fault"
 )
 
@@ -73,10 +74,11 @@ func (a *Adapter) Accept(ctx context.Context, anchor agent.Anchor, p agent.Prepa
 	if anchor.Version != anchorVersion || anchor.ThreadID == "" || len(anchor.Files) > 1 {
 		return none, agent.Pending, fmt.Errorf("look for an acceptance: not an anchor of this package")
 	}
-	if _, err := a.file(anchor.Process.Version); err != nil {
+	rules, err := a.file(anchor.Process.Version)
+	if err != nil {
 		return none, agent.Pending, err
 	}
-	found, err := a.search(ctx, anchor, p)
+	found, err := a.search(ctx, rules, anchor, p)
 	switch {
 	case errors.Is(err, journal.ErrMoved) || errors.Is(err, errCorrupt) || errors.Is(err, journal.ErrTooLong):
 		a.log.Warn("the search for an acceptance ended", "err", err)
@@ -128,7 +130,7 @@ func acceptance(anchor agent.Anchor, p agent.Prepared, m match) (agent.Acceptanc
 
 // search collects the prompts behind the anchor. Where the session had no
 // transcript then, all of one that it has now is behind it.
-func (a *Adapter) search(ctx context.Context, anchor agent.Anchor, p agent.Prepared) (finding, error) {
+func (a *Adapter) search(ctx context.Context, rules *rule.File, anchor agent.Anchor, p agent.Prepared) (finding, error) {
 	out := finding{whole: true}
 	if hash(p.Expected) != p.RequestHash {
 		return out, nil
@@ -163,7 +165,7 @@ func (a *Adapter) search(ctx context.Context, anchor agent.Anchor, p agent.Prepa
 		switch {
 		case r.HasDelivered && recorded(r.Delivered, p.Expected):
 			out.slipped = true
-		case r.human() && r.UUID != "" && recorded(r.Text, p.Expected):
+		case r.human() && r.UUID != "" && recorded(r.Text, p.Expected) && prompt(rules, l):
 			out.ours = append(out.ours, match{rec: r, start: agent.Position{
 				Path: f.Path, File: f.ID, ThreadID: anchor.ThreadID, Offset: l.Start, Ordinal: -1,
 			}})
@@ -174,6 +176,12 @@ func (a *Adapter) search(ctx context.Context, anchor agent.Anchor, p agent.Prepa
 	})
 	out.whole = whole
 	return out, err
+}
+
+// prompt reports whether the rules of the version take a line for a request.
+func prompt(rules *rule.File, l journal.Line) bool {
+	means, err := rules.Record(l.Data)
+	return err == nil && means.Kind == rule.UserMessage
 }
 
 // lastPrompt gives the turn of the last prompt before the end of a transcript.

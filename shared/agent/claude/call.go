@@ -8,55 +8,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/rule"
 )
 
-// kinds are the tools whose dialogs have a kind of their own (claude §6).
-var kinds = map[string]string{
-	"Bash":            "run_command",
-	"Edit":            "edit_files",
-	"MultiEdit":       "edit_files",
-	"NotebookEdit":    "edit_files",
-	"Write":           "edit_files",
-	"AskUserQuestion": "questionnaire",
-	"ExitPlanMode":    "plan",
-	"WebFetch":        "web_fetch",
-}
+// kindQuestionnaire is the kind of a call that asks questions.
+const kindQuestionnaire = "questionnaire"
 
 // mcpPrefix begins the name of a tool of an MCP server: mcp__SERVER__TOOL.
 const mcpPrefix = "mcp__"
 
-// callOf gives the call of one tool_use block. Any call may ask a person; whether
-// it does, the registry tells.
-func callOf(b block, cwd string) agent.Call {
-	c := agent.Call{ID: string(b.ID), Name: string(b.Name), Kind: kinds[string(b.Name)], Cwd: cwd}
-	var in struct {
-		Command  text `json:"command"`
-		File     text `json:"file_path"`
-		Notebook text `json:"notebook_path"`
-		URL      text `json:"url"`
-		Plan     text `json:"plan"`
+// callOf gives the call of one tool_use block, with what the rules say of it: its
+// kind and what it is about. A call that they do not know has neither. Any call
+// may ask a person; whether it does, the registry tells.
+func callOf(b block, means *rule.Call, cwd string) agent.Call {
+	c := agent.Call{ID: string(b.ID), Name: string(b.Name), Cwd: cwd}
+	if means != nil && means.ID == c.ID {
+		c.Kind, c.Command = means.Kind, means.Command
 	}
-	object(b.Input, &in)
-	switch c.Kind {
-	case "run_command":
-		c.Command = string(in.Command)
-	case "edit_files":
-		c.Command = string(in.File + in.Notebook)
-	case "web_fetch":
-		c.Command = string(in.URL)
-	case "plan":
-		c.Command = string(in.Plan)
-	case "questionnaire":
+	if server, tool, ok := strings.Cut(strings.TrimPrefix(c.Name, mcpPrefix), "__"); ok && c.Kind == "mcp_tool" {
+		c.Command = server + "." + tool
+	}
+	if c.Kind == kindQuestionnaire {
 		c.Asks = asksOf(b.Input)
-		var texts []string
-		for _, q := range c.Asks {
-			texts = append(texts, q.Text)
-		}
-		c.Command = strings.Join(texts, "\n")
-	default:
-		if server, tool, ok := strings.Cut(strings.TrimPrefix(c.Name, mcpPrefix), "__"); ok && strings.HasPrefix(c.Name, mcpPrefix) {
-			c.Kind, c.Command = "mcp_tool", server+"."+tool
-		}
 	}
 	return c
 }

@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/agent/journal"
+	"drawbridge/shared/agent/rule"
 	"drawbridge/shared/fault"
 )
 
@@ -22,7 +24,8 @@ import (
 // one that was read. What was read of an open turn is kept, and the next reading
 // goes on behind it. An end is never kept: it is really read twice.
 func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agent.Position) (agent.Progress, error) {
-	if _, err := a.file(task.Process.Version); err != nil {
+	file, err := a.file(task.Process.Version)
+	if err != nil {
 		return agent.Progress{}, err
 	}
 	if checkpoint == (agent.Position{}) {
@@ -35,10 +38,10 @@ func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agen
 	// but its last records by then, and one that was dead all of them.
 	alive, known := a.Alive(ctx, task.Process)
 	st := a.standing(ctx, task, alive || !known)
-	f := a.follower(task)
+	f := a.follower(file, task)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := f.read(ctx, checkpoint)
+	err = f.read(ctx, checkpoint)
 	switch {
 	case errors.Is(err, journal.ErrMoved) || errors.Is(err, journal.ErrTooLong) || errors.Is(err, errCorrupt) || errors.Is(err, errEndless):
 		a.forget(task)
@@ -56,50 +59,55 @@ func (a *Adapter) Progress(ctx context.Context, task agent.Task, checkpoint agen
 // errEndless means that a turn is longer than what is read of one.
 var errEndless = fmt.Errorf("over %d bytes without the end of the turn", CompletionLimit)
 
-// standing is what the registry says of a task's process.
-type standing int
+// standing is what the registry says of a task's process, and since when.
+type standing struct {
+	at    stand
+	since time.Time
+}
+
+type stand int
 
 const (
-	unclear   standing = iota // cannot be read, or says nothing
-	working                   // busy
-	asking                    // waits for an answer to a dialog
-	quiet                     // idle, or a panel of its own is open
-	resting                   // idle for so long that nothing more will be written
-	elsewhere                 // holds another session since long
+	unclear   stand = iota // cannot be read, or says nothing
+	working                // busy
+	asking                 // waits for an answer to a dialog
+	quiet                  // idle, or a panel of its own is open
+	resting                // idle for so long that nothing more will be written
+	elsewhere              // holds another session since long
 	dead
 )
 
 // standing reads it. Only what is of this very process and session counts.
 func (a *Adapter) standing(ctx context.Context, task agent.Task, alive bool) standing {
 	if !alive {
-		return dead
+		return standing{at: dead}
 	}
 	e, err := a.entry(ctx, task.Process)
 	if err != nil {
-		return unclear
+		return standing{}
 	}
+	out := standing{since: e.Since}
 	long := !e.Since.IsZero() && a.now().Sub(e.Since) >= idleGrace
 	switch {
 	case e.Session != task.ThreadID && long:
-		return elsewhere
+		out.at = elsewhere
 	case e.Session != task.ThreadID:
-		return unclear
 	case e.Status == statusBusy:
-		return working
+		out.at = working
 	case e.Status == statusWaiting && e.Waiting == waitingPanel:
-		return quiet
+		out.at = quiet
 	case e.Status == statusWaiting:
-		return asking
+		out.at = asking
 	case e.Status == statusIdle && long:
-		return resting
+		out.at = resting
 	case e.Status == statusIdle:
-		return quiet
+		out.at = quiet
 	}
-	return unclear
+	return out
 }
 
 // follower gives what is known of an open turn, or begins anew.
-func (a *Adapter) follower(task agent.Task) *follower {
+func (a *Adapter) follower(file *rule.File, task agent.Task) *follower {
 	key := task.TurnID + " " + task.Start.Path
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +117,7 @@ func (a *Adapter) follower(task agent.Task) *follower {
 	if len(a.turns) >= maxCached {
 		clear(a.turns)
 	}
-	f := newFollower(task)
+	f := newFollower(file, task)
 	a.turns[key] = f
 	return f
 }
@@ -120,9 +128,11 @@ func (a *Adapter) forget(task agent.Task) {
 	delete(a.turns, task.TurnID+" "+task.Start.Path)
 }
 
-// follower reads the records of one turn.
+// follower reads the records of one turn. What a record means the rules of the
+// version say, where it belongs its links.
 type follower struct {
 	mu     sync.Mutex
+	rules  *rule.File
 	task   agent.Task
 	offset int64           // behind the last line that was read
 	chain  map[string]bool // records of the turn
@@ -151,8 +161,8 @@ type ending struct {
 	text   string
 }
 
-func newFollower(task agent.Task) *follower {
-	return &follower{task: task, offset: task.Start.Offset, chain: map[string]bool{}}
+func newFollower(rules *rule.File, task agent.Task) *follower {
+	return &follower{rules: rules, task: task, offset: task.Start.Offset, chain: map[string]bool{}}
 }
 
 // read takes what was added since the last reading.
@@ -203,27 +213,40 @@ func (f *follower) take(l journal.Line, r record) error {
 			f.next = &ending{start: l.Start, rec: r, digest: lineDigest(l)}
 		}
 		return nil
-	case !f.joins(r):
+	}
+	// A text that was cut within a character is no JSON for the rules: such a line
+	// means nothing, but it belongs to the chain and answers calls.
+	means, err := f.rules.Record(l.Data)
+	if err != nil {
+		means = rule.Record{Kind: rule.Other}
+	}
+	if !f.joins(r, means.Kind) {
 		return nil
 	}
 	f.chain[r.UUID] = true
-	here := ending{start: l.Start, rec: r, digest: lineDigest(l)}
-	switch {
-	case f.ended != nil && f.ended.state != agent.Failed:
+	if f.ended != nil && f.ended.state != agent.Failed {
 		return nil
-	case r.Type == "assistant":
-		f.assistant(r, here)
-	case r.interrupts():
-		here.state, f.ended, f.calls = agent.Aborted, &here, nil
-	case r.Type == "user":
+	}
+	here := ending{start: l.Start, rec: r, digest: lineDigest(l), text: means.Error}
+	switch means.Kind {
+	case rule.TurnAborted:
+		here.state, here.text = agent.Aborted, strings.Trim(means.Reason, "[]")
+		f.ended, f.calls = &here, nil
+	case rule.TurnFailed:
+		here.state = agent.Failed
+		f.ended, f.calls = &here, nil
+	case rule.TurnCompleted:
+		f.closes(here)
+	default:
+		f.output = f.output || r.Type == "user" && len(r.Blocks) > 0
+		if r.Type == "assistant" && r.Model != modelSynthetic { // "No response requested." is no answer
+			f.assistant(r, means)
+		}
 		for _, b := range r.Blocks {
 			if b.Type == "tool_result" {
-				f.output = true
 				f.calls = answered(f.calls, string(b.Use))
 			}
 		}
-	case r.Type == "system" && r.Subtype == "turn_duration":
-		f.closes(here)
 	}
 	return nil
 }
@@ -231,11 +254,11 @@ func (f *follower) take(l journal.Line, r record) error {
 // joins reports whether a record belongs to the turn: its parent does, across a
 // compaction its parent before it. A compaction whose parents are not known joins
 // while nobody else's prompt lies between, and a result by the prompt's id.
-func (f *follower) joins(r record) bool {
+func (f *follower) joins(r record, kind rule.Kind) bool {
 	switch {
 	case f.chain[r.Parent]:
 		return true
-	case r.Type == "system" && r.Subtype == "compact_boundary":
+	case kind == rule.Compacted:
 		return f.chain[r.LogicalParent] || f.next == nil && f.ended == nil
 	case r.Type == "user" && !r.Plain:
 		return r.Prompt != "" && r.Prompt == f.first.Prompt
@@ -244,15 +267,7 @@ func (f *follower) joins(r record) bool {
 }
 
 // assistant takes one part of a message of the model.
-func (f *follower) assistant(r record, here ending) {
-	switch {
-	case r.APIError:
-		here.state, here.text = agent.Failed, r.said()
-		f.ended, f.calls = &here, nil
-		return
-	case r.Model == modelSynthetic:
-		return // written when an interrupted session is resumed: no answer
-	}
+func (f *follower) assistant(r record, means rule.Record) {
 	f.ended = nil // it went on after a failure
 	f.output = true
 	if r.Message != f.answer.id || r.Message == "" {
@@ -264,7 +279,7 @@ func (f *follower) assistant(r record, here ending) {
 		case "text":
 			f.answer.texts = append(f.answer.texts, string(b.Text))
 		case "tool_use":
-			f.calls = append(f.calls, callOf(b, r.Cwd))
+			f.calls = append(f.calls, callOf(b, means.Call, r.Cwd))
 		}
 	}
 }
@@ -288,20 +303,6 @@ func (f *follower) closes(here ending) {
 
 func (a answer) text() string { return strings.Join(a.texts, "\n\n") }
 
-// said is the text of one record's message.
-func (r record) said() string {
-	if r.Plain {
-		return r.Text
-	}
-	var out []string
-	for _, b := range r.Blocks {
-		if b.Type == "text" {
-			out = append(out, string(b.Text))
-		}
-	}
-	return strings.Join(out, "\n\n")
-}
-
 // Values that the records use.
 const (
 	sourceSDK      = "sdk"
@@ -316,22 +317,23 @@ func (f *follower) progress(st standing) agent.Progress {
 	at.Offset = f.offset
 	p := agent.Progress{State: agent.Open, Checkpoint: at, Digest: fingerprint(f.task, "read", strconv.FormatInt(f.offset, 10))}
 	// What follows an end, or nothing any more, is proof that it was one.
-	over := st == quiet || st == resting || st == elsewhere || st == dead || f.next != nil
+	over := st.at == quiet || st.at == resting || st.at == elsewhere || st.at == dead || f.next != nil
 	switch {
 	case f.ended != nil && (over || f.ended.state == agent.Aborted):
 		f.finish(&p, *f.ended)
 	case f.ended != nil: // the process still works: it may go on
+		p.Checkpoint.Offset = f.ended.start
 	case f.next != nil:
 		p.State = agent.NextBegan
 		p.Fingerprint = fingerprint(f.task, p.State, f.next.rec.UUID)
 		p.Checkpoint.Offset = f.next.start
-	case st == dead:
+	case st.at == dead:
 		p.State = agent.Lost
 		p.Fingerprint = fingerprint(f.task, p.State, f.task.Process.Inc.String())
-	case st == elsewhere:
+	case st.at == elsewhere:
 		p.State = agent.NextBegan
 		p.Fingerprint = fingerprint(f.task, p.State, "another session")
-	case st == resting && !f.output:
+	case st.at == resting && !f.output && !st.since.Before(f.first.At):
 		// Interrupted before any output: nothing is written at all, and the text is back
 		// in the composer (claude §5).
 		p.State, p.Error, p.ID, p.At = agent.Aborted, "cancelled before any output", f.task.TurnID, f.first.At
@@ -341,7 +343,7 @@ func (f *follower) progress(st standing) agent.Progress {
 		return p
 	}
 	p.Fingerprint = fingerprint(f.task, p.State, "")
-	if (st == asking || st == unclear) && len(f.calls) > 0 {
+	if (st.at == asking || st.at == unclear) && len(f.calls) > 0 {
 		p.Calls = append(p.Calls, f.calls...)
 		p.Waiting = &p.Calls[0] // dialogs come in the order of their calls
 	}
@@ -354,10 +356,8 @@ func (f *follower) finish(p *agent.Progress, e ending) {
 	switch e.state {
 	case agent.Completed:
 		p.Text = e.text
-	case agent.Failed:
+	default:
 		p.Error = e.text
-	case agent.Aborted:
-		p.Error = strings.Trim(e.rec.said(), "[]")
 	}
 	p.Checkpoint.Offset = e.start
 	p.Fingerprint = fingerprint(f.task, p.State, strconv.FormatInt(e.start, 10)+" "+e.digest)

@@ -19,10 +19,6 @@ var (
 	errNameTooLong = unix.ENAMETOOLONG
 )
 
-// interruptMark begins the text of the record that ends an interrupted turn:
-// "[Request interrupted by user]", or with " for tool use" in it.
-const interruptMark = "[Request interrupted by user"
-
 // record is one line of a transcript, as far as it is looked at.
 type record struct {
 	Type, Subtype  string
@@ -37,7 +33,6 @@ type record struct {
 	Sidechain      bool
 	Summary        bool // of a compaction
 	Human          bool // origin.kind
-	APIError       bool
 	Role, Model    string
 	Message        string // message.id
 	Stop           string // message.stop_reason
@@ -74,7 +69,6 @@ type recordJSON struct {
 	IsMeta            flag           `json:"isMeta"`
 	IsSidechain       flag           `json:"isSidechain"`
 	IsCompactSummary  flag           `json:"isCompactSummary"`
-	IsAPIError        flag           `json:"isApiErrorMessage"`
 	AITitle           text           `json:"aiTitle"`
 	Summary           text           `json:"summary"`
 	Origin            jsontext.Value `json:"origin"`
@@ -104,7 +98,7 @@ func parseRecord(l journal.Line) (record, error) {
 		Type: string(j.Type), Subtype: string(j.Subtype), UUID: string(j.UUID), Parent: string(j.ParentUUID),
 		LogicalParent: string(j.LogicalParentUUID), Prompt: string(j.PromptID), Source: string(j.PromptSource),
 		Session: strings.ToLower(string(j.SessionID)), Cwd: string(j.Cwd), Meta: bool(j.IsMeta), Sidechain: bool(j.IsSidechain),
-		Summary: bool(j.IsCompactSummary), APIError: bool(j.IsAPIError), Title: string(j.AITitle), Summing: string(j.Summary),
+		Summary: bool(j.IsCompactSummary), Title: string(j.AITitle), Summing: string(j.Summary),
 	}
 	if t, err := time.Parse(time.RFC3339, string(j.Timestamp)); err == nil {
 		r.At = t.UTC()
@@ -171,11 +165,4 @@ func (r record) prompts() bool {
 // human reports whether a prompt came through the composer.
 func (r record) human() bool {
 	return r.prompts() && !r.Meta && r.Human && (r.Source == "typed" || r.Source == "queued")
-}
-
-// interrupts reports whether the record ends a turn because a person interrupted
-// it, or rejected a tool.
-func (r record) interrupts() bool {
-	return r.Type == "user" && r.Role == "user" && !r.Plain && len(r.Blocks) == 1 && r.Blocks[0].Type == "text" &&
-		strings.HasPrefix(string(r.Blocks[0].Text), interruptMark)
 }
