@@ -39,11 +39,17 @@ import (
 	"golang.org/x/term"
 )
 
-// Name is the file name of the agent's executable.
-const Name = "codex"
+// Names are the file names of the agents' executables.
+const (
+	Name       = "codex"
+	ClaudeName = "claude"
+)
 
-// Version is what the agent says it is.
-const Version = "0.171.0"
+// Versions are what the agents say they are.
+const (
+	Version       = "0.171.0"
+	ClaudeVersion = "2.1.332"
+)
 
 // Variables of the agent's environment.
 const (
@@ -55,21 +61,31 @@ const (
 // tickEvery is how often an open turn is looked at.
 const tickEvery = 20 * time.Millisecond
 
-// Wanted reports whether this process was started as the agent. The executable
+// Wanted reports whether this process was started as an agent. The executable
 // tells, not its first argument: discovery runs it by another name.
-func Wanted() bool {
+func Wanted() bool { return self() == Name || self() == ClaudeName }
+
+func self() string {
 	exe, err := os.Executable()
-	return err == nil && filepath.Base(exe) == Name
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(exe)
 }
 
-// Install puts a copy of the running binary into dir as the agent and gives its
-// path. A hard link is used where possible.
-func Install(dir string) (string, error) {
+// Install puts a copy of the running binary into dir as Codex and gives its path.
+// A hard link is used where possible.
+func Install(dir string) (string, error) { return install(dir, Name) }
+
+// InstallClaude is the same for Claude Code.
+func InstallClaude(dir string) (string, error) { return install(dir, ClaudeName) }
+
+func install(dir, name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, Name)
+	path := filepath.Join(dir, name)
 	if os.Link(self, path) == nil {
 		return path, nil
 	}
@@ -80,8 +96,12 @@ func Install(dir string) (string, error) {
 	return path, os.WriteFile(path, data, 0o700)
 }
 
-// Main runs the agent and gives its exit status. CODEX_HOME names its home.
+// Main runs the agent and gives its exit status. CODEX_HOME names the home of
+// Codex, CLAUDE_CONFIG_DIR or HOME that of Claude Code.
 func Main() int {
+	if self() == ClaudeName {
+		return claudeMain()
+	}
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		fmt.Println("codex-cli " + Version)
 		return 0
@@ -92,8 +112,22 @@ func Main() int {
 		return 1
 	}
 	defer a.stop()
-	a.loop()
+	loop(a)
 	return 0
+}
+
+// A program is an agent as the loop sees it.
+type program interface {
+	// keys consumes whole keys and pastes and gives back what is not whole yet.
+	keys(b []byte) []byte
+	// escape is a lone Escape.
+	escape()
+	// step moves the open turn; false ends the process.
+	step() bool
+	// idle reports that nothing is to be moved.
+	idle() bool
+	// draw paints the whole screen.
+	draw()
 }
 
 type agent struct {
@@ -160,7 +194,7 @@ func (a *agent) stop() {
 
 // loop reads keys and moves the open turn on. The reading goroutine ends with
 // the process.
-func (a *agent) loop() {
+func loop(a program) {
 	keys := make(chan []byte)
 	go func() {
 		buf := make([]byte, 64<<10)
@@ -181,7 +215,7 @@ func (a *agent) loop() {
 	var pending []byte
 	for {
 		// An idle agent, as a real one, wakes for nothing.
-		if a.turn == nil && len(pending) == 0 {
+		if a.idle() && len(pending) == 0 {
 			tick.Stop()
 		} else {
 			tick.Reset(tickEvery)
@@ -206,9 +240,16 @@ func (a *agent) loop() {
 	}
 }
 
-// keys consumes whole keys and pastes and gives back what is not whole yet.
+// What a terminal puts around a paste.
+const (
+	pasteBegin = "\x1b[200~"
+	pasteEnd   = "\x1b[201~"
+)
+
+func (a *agent) idle() bool { return a.turn == nil }
+
 func (a *agent) keys(b []byte) []byte {
-	const begin, end = "\x1b[200~", "\x1b[201~"
+	const begin, end = pasteBegin, pasteEnd
 	for len(b) > 0 {
 		switch {
 		case bytes.HasPrefix(b, []byte(begin)):
@@ -303,7 +344,6 @@ func commands(text string) []string {
 	return out
 }
 
-// step moves the open turn; false ends the process.
 func (a *agent) step() bool {
 	t := a.turn
 	switch {
