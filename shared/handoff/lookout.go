@@ -25,6 +25,10 @@ type Lookout struct {
 	judged  bool   // that screen was read to its end
 	idle    int    // consecutive idle screens (activity mode)
 	asked   string // prompt digest that was told last
+
+	asking string // page of a questionnaire that is open in the Store
+	left   int    // consecutive screens without it
+	loaded bool   // asking was read from the Store
 }
 
 // conflictPause is before an observation that met another writer is made again.
@@ -140,7 +144,7 @@ func (l *Lookout) observe(ctx context.Context, screen *terminal.Screen, gone boo
 		return l.invalidate(ctx, reason, what)
 	}
 	if screen != nil {
-		ended, err := l.judge(ctx, *screen)
+		ended, err := l.judge(ctx, *screen, p)
 		switch {
 		case err != nil:
 			return Observed{}, err
@@ -192,7 +196,7 @@ func (l *Lookout) present(ctx context.Context, screen *terminal.Screen, gone boo
 // activity mode it reports whether the watched work has ended: after work, two
 // idle screens in a row that are the same whole screen. A streaming answer looks
 // idle, too, but does not stand still.
-func (l *Lookout) judge(ctx context.Context, screen terminal.Screen) (ended bool, err error) {
+func (l *Lookout) judge(ctx context.Context, screen terminal.Screen, p agent.Progress) (ended bool, err error) {
 	same := hash(screen.Text) == l.screen
 	if same && l.judged && l.anchor.Task != nil {
 		return false, nil
@@ -201,6 +205,12 @@ func (l *Lookout) judge(ctx context.Context, screen terminal.Screen) (ended bool
 	r := l.adapter.Read(l.anchor.Place.Process.Version, screen)
 	if r.State != agent.Idle {
 		l.idle = 0
+	}
+	if l.anchor.Task != nil {
+		if err := l.question(ctx, r, p); err != nil {
+			l.judged = false
+			return false, err
+		}
 	}
 	switch r.State {
 	case agent.Approval:

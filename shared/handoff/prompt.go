@@ -3,12 +3,10 @@ package handoff
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"drawbridge/shared/agent"
-	"drawbridge/shared/callback"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
 )
@@ -78,6 +76,11 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	if m.standing(reading, calls) {
 		return 0, nil
 	}
+	if reading.State == agent.Question {
+		if err := m.candidate(ctx, reading, calls); err != nil {
+			return 0, err
+		}
+	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
 	settled, err := m.desk.Tmux.Settled(pctx, m.at.Pane, settleGap, settleTimeout)
@@ -135,7 +138,7 @@ func (m *Monitor) standing(r agent.Reading, calls []agent.Call) bool {
 // asking gives the call of an open questionnaire.
 func asking(calls []agent.Call) agent.Call {
 	for _, c := range calls {
-		if c.Kind == "questionnaire" || c.Kind == "elicitation" {
+		if c.Kind == kindQuestionnaire || c.Kind == "elicitation" {
 			return c
 		}
 	}
@@ -152,33 +155,6 @@ func (m *Monitor) capture(ctx context.Context) *terminal.Screen {
 	return &screen
 }
 
-// notifyQuestion stores a questionnaire that was not seen before, with its
-// callback.
-func (m *Monitor) notifyQuestion(ctx context.Context, r agent.Reading, calls []agent.Call) error {
-	call := asking(calls)
-	fp := printOf(*r.Prompt, call, m.at.Pane, m.at.Process)
-	request := call.ID + "#" + strconv.Itoa(m.keep.Gone)
-	cb, err := tellTurn(m.turn, store.LaneLifecycle, "interaction", callback.Event{
-		ID: "msg-question-" + digest(m.turn.ID, m.ref.MessageID, fp, request)[:32], Type: callback.EventQuestion, RequiresResponse: true,
-		Body:     sayQuestion(m.adapter.Kind(), m.turn.ID, m.turn.SessionID, call.Command),
-		Metadata: map[string]any{"reason": "interaction_required"},
-	})
-	if err != nil {
-		return err
-	}
-	_, _, err = m.desk.Store.QuestionNotified(ctx, m.ref, store.NewInteraction{
-		State: "manual_required", PromptFingerprint: fp, SurfaceID: call.ID, StepIndex: 1, StepTotal: 1,
-		Projection: canonical(map[string]any{"kind": "questionnaire", "state": "manual_required", "options": r.Prompt.Options}),
-		Plan:       canonical(map[string]any{}), OwnerSession: m.turn.ControllerSessionID,
-		ProcessKey: digest(m.at.Process.Inc.String()), ExpiresAt: m.turn.HardDeadlineAt, Callback: cb,
-	})
-	if err != nil {
-		return err
-	}
-	m.keep.Kind = promptQuestion
-	return m.noticed(ctx, fp, call.ID)
-}
-
 // promptGone stores that the notified prompt is no longer open: its call was
 // answered, or the human acted in the pane.
 func (m *Monitor) promptGone(ctx context.Context) (err error) {
@@ -193,6 +169,9 @@ func (m *Monitor) promptGone(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if m.keep.Kind == promptQuestion && m.turn.Status == store.TurnWaitingForController {
+		return nil // its answer is being typed: whoever types has the word, and the next look comes here again
 	}
 	m.keep.Prompt, m.keep.Kind, m.clear = "", "", 0
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})

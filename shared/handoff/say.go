@@ -64,11 +64,6 @@ func sayDoubt(kind agent.Kind, turn, session, why string) string {
 		title(kind), why, turn, session)
 }
 
-func sayQuestion(kind agent.Kind, turn, session, what string) string {
-	return fmt.Sprintf("%s asks a question in its pane and waits.\nturn_id: %s\nsession_id: %s\n\n%s\n\nThe user answers in the pane; the answer is noticed by itself.\n",
-		title(kind), turn, session, clip(oneLine(what, "See the pane."), maxText))
-}
-
 func sayWatch(kind agent.Kind, watch, terminal, what, text string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Watch on %s: %s\nwatch_id: %s\nterminal_id: %s\n", title(kind), what, watch, terminal)

@@ -20,20 +20,21 @@ const (
 
 // TurnStatus is the body of status for a Turn (tools §8.11).
 type TurnStatus struct {
-	SessionID   string         `json:"session_id"`
-	TurnID      string         `json:"turn_id"`
-	Summary     StatusSummary  `json:"summary"`
-	Confidence  string         `json:"confidence"` // exact, provisional, uncertain
-	About       string         `json:"about"`
-	Limitations []string       `json:"limitations"`
-	Budget      Budget         `json:"budget"`
-	Events      []EventView    `json:"recent_events"`
-	Terminal    TerminalStatus `json:"terminal_status"`
-	Screen      *ScreenView    `json:"terminal_screen,omitempty"`
-	Callback    *CallbackView  `json:"callback,omitempty"` // the latest
-	Callbacks   []CallbackView `json:"callbacks"`          // all, oldest first
-	Trace       *Trace         `json:"trace,omitempty"`
-	Actions     Actions        `json:"available_actions"`
+	SessionID   string           `json:"session_id"`
+	TurnID      string           `json:"turn_id"`
+	Summary     StatusSummary    `json:"summary"`
+	Confidence  string           `json:"confidence"` // exact, provisional, uncertain
+	About       string           `json:"about"`
+	Limitations []string         `json:"limitations"`
+	Budget      Budget           `json:"budget"`
+	Events      []EventView      `json:"recent_events"`
+	Terminal    TerminalStatus   `json:"terminal_status"`
+	Screen      *ScreenView      `json:"terminal_screen,omitempty"`
+	Interaction *InteractionView `json:"interaction_state,omitempty"`
+	Callback    *CallbackView    `json:"callback,omitempty"` // the latest
+	Callbacks   []CallbackView   `json:"callbacks"`          // all, oldest first
+	Trace       *Trace           `json:"trace,omitempty"`
+	Actions     Actions          `json:"available_actions"`
 }
 
 // StatusSummary is the Turn in short.
@@ -113,6 +114,9 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	switch {
 	case in.WatchID != "":
 		w, err := d.watchView(ctx, in.WatchID)
+		if err == nil {
+			err = d.askedOfWatch(ctx, &w)
+		}
 		return Outcome{Body: map[string]any{"watch": w}}, err
 	case in.TerminalID != "":
 		return d.statusTerminal(ctx, in.TerminalID)
@@ -167,6 +171,9 @@ func (d *Desk) Status(ctx context.Context, in StatusInput) (Outcome, error) {
 	res.About = about(t, res.Terminal)
 	res.Actions = d.actionsOf(t, x, callbacks)
 	if err := d.decide(ctx, &res, now.sighting, t, x); err != nil {
+		return Outcome{}, err
+	}
+	if res.Interaction, err = d.askedOfTurn(ctx, t, now.sighting, res.Actions); err != nil {
 		return Outcome{}, err
 	}
 	return Outcome{Body: res}, nil

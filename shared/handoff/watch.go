@@ -28,24 +28,25 @@ const (
 
 // WatchView is a Watch for display (tools §8.2).
 type WatchView struct {
-	ID           string          `json:"watch_id"`
-	Source       string          `json:"source"`
-	Agent        string          `json:"agent"`
-	Terminal     string          `json:"terminal_id"`
-	NativeThread string          `json:"native_thread_id,omitempty"`
-	Workspace    string          `json:"workspace"`
-	Status       string          `json:"status"`
-	Activity     string          `json:"activity_state"`
-	CreatedAt    string          `json:"created_at"`
-	DeadlineAt   string          `json:"deadline_at"`
-	UpdatedAt    string          `json:"updated_at"`
-	LastActivity string          `json:"last_activity_at"`
-	Mode         string          `json:"watch_mode"`
-	Confidence   string          `json:"confidence"`
-	Warnings     []string        `json:"warnings"`
-	Callback     WatchDelivery   `json:"callback"`
-	Settlement   *WatchEndResult `json:"settlement,omitempty"`
-	Actions      Actions         `json:"available_actions"`
+	ID           string           `json:"watch_id"`
+	Source       string           `json:"source"`
+	Agent        string           `json:"agent"`
+	Terminal     string           `json:"terminal_id"`
+	NativeThread string           `json:"native_thread_id,omitempty"`
+	Workspace    string           `json:"workspace"`
+	Status       string           `json:"status"`
+	Activity     string           `json:"activity_state"`
+	CreatedAt    string           `json:"created_at"`
+	DeadlineAt   string           `json:"deadline_at"`
+	UpdatedAt    string           `json:"updated_at"`
+	LastActivity string           `json:"last_activity_at"`
+	Mode         string           `json:"watch_mode"`
+	Confidence   string           `json:"confidence"`
+	Warnings     []string         `json:"warnings"`
+	Callback     WatchDelivery    `json:"callback"`
+	Settlement   *WatchEndResult  `json:"settlement,omitempty"`
+	Interaction  *InteractionView `json:"interaction_state,omitempty"` // with status
+	Actions      Actions          `json:"available_actions"`
 }
 
 // WatchDelivery counts a Watch's notifications.

@@ -22,9 +22,9 @@ const (
 	InteractionUncertain  = "response_uncertain"
 )
 
-// surfaceGone is the stage of an answered or doubted page that is not shown any
+// SurfaceGone is the stage of an answered or doubted page that is not shown any
 // more: it keeps no Turn waiting.
-const surfaceGone = "surface_gone"
+const SurfaceGone = "surface_gone"
 
 // NewInteraction is a page of a questionnaire as it was proven on the screen.
 type NewInteraction struct {

@@ -76,7 +76,7 @@ FROM interactions
 WHERE (state = 'candidate' OR state = 'pending' OR state = 'published' OR state = 'manual_required'
     OR state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance'
     OR state = 'response_uncertain')
-  AND (state = 'reserved' OR state = 'executing')
+  AND (state = 'reserved' OR state = 'executing' OR state = 'awaiting_advance')
 ORDER BY created_at, interaction_id`)
 
 	supersedeEvent = define(`
@@ -284,7 +284,7 @@ func (s *Store) InteractionAdvanced(ctx context.Context, l *Lease, id string) er
 			t.silent = true
 			return nil
 		}
-		return t.moved(l, row, InteractionResolved, surfaceGone, InteractionAwaiting)
+		return t.moved(l, row, InteractionResolved, SurfaceGone, InteractionAwaiting)
 	})
 }
 
@@ -326,7 +326,8 @@ func (s *Store) DoubtInteraction(ctx context.Context, l *Lease, id, reason strin
 }
 
 // OpenResponses lists the answers without an outcome. Who takes the pane's
-// terminal lock and still finds one there knows that its program is gone.
+// terminal lock and still finds one there that was not sent knows that its program
+// is gone.
 func (s *Store) OpenResponses(ctx context.Context) (all []OpenResponse, err error) {
 	err = s.view(ctx, func(t *tx) error {
 		ids, err := list(t, scanString, interactionsUnderWay)
