@@ -66,7 +66,7 @@ type (
 	}
 	marker struct {
 		name, text, held string
-		busy             bool
+		busy, hidden     bool // hidden: the composer is there, its marker is out of sight
 		style            style
 	}
 	composer struct {
@@ -81,6 +81,7 @@ type (
 		scrollMark     string
 		scrollStyle    style
 		scrollTop      int
+		scrollFrame    *row
 	}
 	footer struct {
 		row         row
@@ -88,6 +89,7 @@ type (
 		withEmpty   bool
 		wraps       bool
 		draft       bool
+		room        int
 	}
 	busy struct {
 		window         int
@@ -145,7 +147,7 @@ func (c *compiler) file(name string, d *document) *File {
 	ready := 0
 	for i, ft := range d.Footer {
 		at := fmt.Sprintf("/footer/%d", i)
-		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps, draft: ft.Draft})
+		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps, draft: ft.Draft, room: ft.Room})
 		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansBusy, meansStarting, meansBlocked)
 		if (ft.Means == meansBlocked) != (ft.Held != "") {
 			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)
@@ -229,7 +231,7 @@ func (c *compiler) composer(at string, j composerJSON) composer {
 	out := composer{column: j.Column, indent: j.Indent, placeholder: c.style(at+"/placeholder", j.Placeholder),
 		pasted: c.row(at+"/pasted", j.Pasted), headroom: j.Headroom, tall: j.Tall,
 		scrollMark: j.Scroll.Mark, scrollStyle: c.style(at+"/scroll/style", j.Scroll.Style), scrollTop: j.Scroll.Top,
-		gapText: j.Gap, frame: c.optional(at+"/frame", j.Frame)}
+		gapText: j.Gap, frame: c.optional(at+"/frame", j.Frame), scrollFrame: c.optional(at+"/scroll/frame", j.Scroll.Frame)}
 	if j.Cursor != nil {
 		style := c.style(at+"/cursor", *j.Cursor)
 		out.cursor = &style
@@ -240,8 +242,16 @@ func (c *compiler) composer(at string, j composerJSON) composer {
 	if j.Gap != "" && (len([]rune(j.Gap)) != 1 || j.Indent != j.Column+2) {
 		c.fail(at+"/gap", "is not the one character between marker and text")
 	}
-	if j.Frame != nil && !j.Frame.Full {
-		c.fail(at+"/frame/full", "is not set: a row of a draft could be a frame")
+	for _, f := range []struct {
+		at  string
+		row *rowJSON
+	}{{at + "/frame", j.Frame}, {at + "/scroll/frame", j.Scroll.Frame}} {
+		if f.row != nil && !f.row.Full {
+			c.fail(f.at+"/full", "is not set: a row of a draft could be a frame")
+		}
+	}
+	if j.Scroll.Frame != nil && j.Frame == nil {
+		c.fail(at+"/scroll/frame", "the composer has no frame")
 	}
 	c.within(at+"/headroom", j.Headroom, 0, maxWindow)
 	c.within(at+"/tall", j.Tall, 0, 100)

@@ -31,7 +31,7 @@ func (r *reader) framed(at int, m marker) layout {
 			continue
 		}
 		ft, ok := r.footerRow(i, l.found)
-		if !ok {
+		if !ok || l.footerFrom >= 0 && i != l.footerEnd+1 {
 			l.stray = i
 			break
 		}
@@ -41,6 +41,17 @@ func (r *reader) framed(at int, m marker) layout {
 		l.found, l.footerEnd = append(l.found, ft), i
 	}
 	return l
+}
+
+// proves reports whether ready row i of the footer says that no turn is running.
+func (r *reader) proves(ft footer, l layout, i int, comp agent.Composer) bool {
+	switch {
+	case ft.draft && (comp.Empty || comp.Scrolled):
+		return false
+	case l.mark.hidden:
+		return r.s.Rows[l.footerFrom+i].Width()+ft.room <= r.s.Width
+	}
+	return true
 }
 
 // footerRow gives the rule for a row below the composer; found holds those above.

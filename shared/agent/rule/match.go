@@ -66,9 +66,13 @@ func (r row) matches(have screen.Row) bool {
 }
 
 // marker gives the composer marker that row i begins with. A composer with a
-// frame has its upper row directly above.
+// frame has its upper row directly above; where that row says that the draft is
+// scrolled, any row of a draft follows.
 func (c *composer) marker(s *screen.Screen, i int) (marker, bool) {
 	have := s.Rows[i]
+	if c.scrollFrame != nil && i > 0 && (have.Blank() || have.Indent() >= c.indent) && c.scrollFrame.matches(s.Rows[i-1]) {
+		return marker{name: markerHidden, hidden: true}, true
+	}
 	if c.column >= len(have.Cells) || have.Indent() != c.column {
 		return marker{}, false
 	}

@@ -35,6 +35,7 @@ const (
 	ruleComposer  = "composer"
 	ruleFooter    = "footer"
 	ruleUnnamed   = "dialog-unnamed"
+	markerHidden  = "marker-out-of-sight"
 	ruleSuspicion = "busy-suspect"
 )
 
@@ -240,7 +241,7 @@ func (r *reader) withComposer(at int, m marker) agent.Reading {
 	for i, ft := range l.found {
 		switch ft.means {
 		case meansReady:
-			if !ft.draft || !comp.Empty {
+			if r.proves(ft, l, i, comp) {
 				ready = l.footerFrom + i
 			}
 		case meansStarting:
@@ -319,7 +320,7 @@ func (r *reader) scrolled(l layout, cells []screen.Cell) ([]screen.Cell, bool) {
 			return cells[:n-1], true
 		}
 	}
-	return cells, c.scrollTop > 0 && l.at < c.scrollTop && l.draftEnd > l.at && r.s.Last(len(r.s.Rows)-1) == r.height()-1
+	return cells, l.mark.hidden || c.scrollTop > 0 && l.at < c.scrollTop && l.draftEnd > l.at && r.s.Last(len(r.s.Rows)-1) == r.height()-1
 }
 
 // composerState reads the composer's text. It is empty when it has one row and
@@ -333,7 +334,7 @@ func (r *reader) composerState(l layout) (agent.Composer, agent.Evidence) {
 	}
 	cells, c.Scrolled = r.scrolled(l, cells)
 	more := l.draftEnd > l.at
-	if r.composer.cursor != nil && !more {
+	if r.composer.cursor != nil && !more && !c.Scrolled {
 		if why, ok := r.underCursor(first, cells); ok {
 			c.Empty = true
 			return c, evidence(ruleComposer, l.at, l.at, "one row, %s", why)

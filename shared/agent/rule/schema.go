@@ -77,12 +77,14 @@ type composerJSON struct {
 }
 
 // scrollJSON tells that the composer shows only the end of a longer draft: by a
-// mark in the last column of its first row, or because it fills the pane from row
-// Top (counted from 1) to the footer.
+// mark in the last column of its first row, because it fills the pane from row
+// Top (counted from 1) to the footer, or because Frame stands above it in place
+// of the composer's own: then the marker is out of sight, too.
 type scrollJSON struct {
 	Mark  string    `json:"mark"`
 	Style styleJSON `json:"style"`
 	Top   int       `json:"top"`
+	Frame *rowJSON  `json:"frame"`
 }
 
 type markerJSON struct {
@@ -104,8 +106,12 @@ type footerJSON struct {
 	// narrow for: it counts only directly below one, and only if its first word
 	// would not have fitted there.
 	Wraps bool `json:"wraps"`
-	// Draft says that a ready row is one only while the composer holds a draft.
+	// Draft says that a ready row is one only while the composer shows all of a
+	// draft.
 	Draft bool `json:"draft"`
+	// Room is the number of columns that a ready row leaves free for what a busy
+	// one adds: with less of them, and no marker in sight, it proves nothing.
+	Room int `json:"room"`
 }
 
 type busyJSON struct {
