@@ -20,7 +20,9 @@ func (a *agent) draw() {
 	if a.answer != "" {
 		rows = append(rows, clipRow("• "+firstLine(a.answer), a.width), "")
 	}
-	if a.dialog() {
+	if a.quiz != nil {
+		rows = append(rows, a.quizRows()...)
+	} else if a.dialog() {
 		rows = append(rows, a.askRows()...)
 	} else {
 		if a.turn != nil {

@@ -13,6 +13,8 @@
 //	fail        the turn ends with an error
 //	ask         the turn waits behind an approval dialog (y: goes on, Escape: aborted)
 //	run:COMMAND as ask, for this command, _ for a space; several come one by one
+//	quiz        the turn waits behind a questionnaire of two questions; quiz:secret has
+//	            a secret one, quiz:stuck ignores Enter, quiz:deaf the arrows
 //	late:MS     the acceptance record is written MS milliseconds after Enter
 //	deaf        Enter is ignored, the draft stays
 //	drop        Enter clears the draft, no record is ever written
@@ -142,6 +144,7 @@ type agent struct {
 	draft         string
 	answer        string
 	turn          *turn
+	quiz          *quiz
 }
 
 type turn struct {
@@ -251,6 +254,9 @@ func (a *agent) idle() bool { return a.turn == nil }
 func (a *agent) keys(b []byte) []byte {
 	const begin, end = pasteBegin, pasteEnd
 	for len(b) > 0 {
+		if a.quiz != nil {
+			return a.quizKeys(b)
+		}
 		switch {
 		case bytes.HasPrefix(b, []byte(begin)):
 			i := bytes.Index(b, []byte(end))
@@ -311,6 +317,7 @@ func (a *agent) escape() {
 		a.answerCall("aborted by user")
 	}
 	a.rec.aborted(a.turn.id)
+	a.quiz = nil
 	a.turn, a.answer = nil, "■ Conversation interrupted"
 }
 
@@ -354,7 +361,9 @@ func (a *agent) step() bool {
 		a.rec.user(t.id, t.text)
 		t.accept = time.Time{}
 		t.asks = commands(t.text)
-		a.ask()
+		if a.question(); a.quiz == nil {
+			a.ask()
+		}
 	case has(t.text, "quit"):
 		return false
 	case t.call != "":
