@@ -191,8 +191,14 @@ const (
 const pasteID = "6ac7"
 
 func (c *claude) paste(text string) {
+	if s, ok := c.open.(*sheet); ok && s.typing() {
+		for _, r := range text {
+			s.key(c, string(r))
+		}
+		return
+	}
 	if c.open != nil {
-		return // a dialog ignores pastes
+		return // every other dialog ignores pastes
 	}
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\r", "\n"), "\t", "    ")
 	lines := strings.Count(text, "\n")

@@ -182,6 +182,9 @@ func (s *sheet) waiting() string { return "input needed" }
 
 func (s *sheet) review() bool { return s.at == len(s.questions) }
 
+// typing reports whether the place for an own text is open.
+func (s *sheet) typing() bool { return !s.review() && s.choice == len(s.questions[s.at].labels) }
+
 // answer is what a question was answered with.
 func (q sheetQuestion) answer() string {
 	var out []string
