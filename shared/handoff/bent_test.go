@@ -24,6 +24,15 @@ type bent struct {
 	progress func(agent.Progress) agent.Progress
 	read     func(agent.Reading) agent.Reading
 	anchored func() // called when an anchor was taken, under the terminal lease
+	class    agent.Class
+}
+
+func (b *bent) Find(ctx context.Context, p terminal.Pane) (agent.Process, error) {
+	proc, err := b.Adapter.Find(ctx, p)
+	if err == nil && b.class != "" {
+		proc.Class = b.class
+	}
+	return proc, err
 }
 
 func (b *bent) Progress(ctx context.Context, t agent.Task, from agent.Position) (agent.Progress, error) {
