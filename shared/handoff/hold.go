@@ -28,9 +28,9 @@ type hold struct {
 	key   string // terminal_key
 	name  string // terminal id, for people
 	lock  *terminal.Locked
-	lease *store.Lease
-	stop  func()    // ends the renewals
-	seen  time.Time // when prove looked last
+	lease *store.Lease // nil where nothing is written: the kernel's lock alone keeps all others out
+	stop  func()       // ends the renewals
+	seen  time.Time    // when prove looked last
 }
 
 // grab waits for the pane of key; name is for people. The caller must release.
@@ -53,10 +53,27 @@ func (d *Desk) grab(ctx context.Context, key, name string, wait time.Duration) (
 	return held, &hold{desk: d, key: key, name: name, lock: lock, lease: lease, stop: stop}, nil
 }
 
+// grabQuietly takes the kernel's lock alone, for an errand that leaves no trace
+// in the Store. A holder of the lease holds the lock, too, so this excludes it.
+func (d *Desk) grabQuietly(ctx context.Context, key, name string, wait time.Duration) (*hold, error) {
+	lock, err := terminal.Lock(ctx, d.RuntimeDir, key, wait)
+	if err != nil {
+		return nil, err
+	}
+	return &hold{desk: d, key: key, name: name, lock: lock}, nil
+}
+
+// live reports whether keys may still be pressed under the hold.
+func (h *hold) live() bool { return h.lease == nil || h.lease.Live() }
+
 // release frees lease and lock, and then empties the record of a submission that
 // was resolved under it: its monitor found the lock taken. It does not obey the
 // call's context: a cancelled call must not keep the pane.
 func (h *hold) release() {
+	if h.lease == nil {
+		h.lock.Unlock()
+		return
+	}
 	h.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
@@ -70,7 +87,7 @@ func (h *hold) release() {
 // prove is called directly before every keystroke: the lease lives, the pane is
 // the same, and the same agent process is still in its foreground.
 func (h *hold) prove(ctx context.Context, s *sighting) error {
-	if !h.lease.Live() {
+	if !h.live() {
 		return fault.New(fault.TerminalBusy, "act on %s: the terminal lease ran out", h.name)
 	}
 	seen := time.Now()
@@ -87,7 +104,7 @@ func (h *hold) prove(ctx context.Context, s *sighting) error {
 
 // still is prove, unless its last proof is young enough.
 func (h *hold) still(ctx context.Context, s *sighting) error {
-	if h.lease.Live() && time.Since(h.seen) < proofAge {
+	if h.live() && time.Since(h.seen) < proofAge {
 		return nil
 	}
 	return h.prove(ctx, s)

@@ -19,6 +19,7 @@ type ListResult struct {
 	Terminals   []Row             `json:"terminals"`
 	Watches     []WatchView       `json:"terminal_watches"`
 	Unavailable []TurnView        `json:"unavailable_managed_turns"`
+	Transitions []TransitionView  `json:"unavailable_transitions,omitempty"` // unsettled, and their pane is gone
 	Scan        ScanState         `json:"terminal_scan"`
 	Siblings    map[string]string `json:"siblings,omitempty"`
 }
@@ -91,6 +92,9 @@ func (d *Desk) List(ctx context.Context, in ListInput) (Outcome, error) {
 		}
 	}
 	if res.Watches, err = d.listWatches(ctx, in.All); err != nil {
+		return Outcome{}, err
+	}
+	if res.Transitions, err = d.lostTransitions(ctx, v, found); err != nil {
 		return Outcome{}, err
 	}
 	res.Unavailable, err = d.unavailable(ctx, v, seen, in)
@@ -177,7 +181,10 @@ func (d *Desk) row(ctx context.Context, s *sighting, v *view, debug bool) (Row, 
 	if owned {
 		decider = &owner
 	}
-	err := d.decisions(ctx, s, decider, watched, &r)
+	if err := d.decisions(ctx, s, decider, watched, &r); err != nil {
+		return Row{}, err
+	}
+	err := d.lifecycle(ctx, s, v, &r)
 	return r, err
 }
 

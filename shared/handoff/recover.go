@@ -61,6 +61,13 @@ func (d *Desk) Recover(ctx context.Context, turnID string) Reconciliation {
 	r.Checked += checked
 	note(false, err)
 	r.Changed += decided
+	checked, decided, err = d.recoverResponses(ctx, turnID)
+	r.Checked += checked
+	note(false, err)
+	r.Changed += decided
+	if turnID == "" {
+		r.Checked += d.recoverTransitions(ctx, note)
+	}
 	fences, err := d.Store.RepairFences(ctx)
 	note(fences > 0, err)
 	closed, err := d.Store.CloseRetention(ctx, turnID, 0)
@@ -180,6 +187,16 @@ func (d *Desk) ClearRecords(ctx context.Context) error {
 		return err
 	}
 	for _, rec := range records {
+		if rec.StoreID == d.Store.ID() && rec.Kind == "transition" {
+			tr, err := d.Store.Transition(ctx, rec.RefID)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			if err == nil && tr.Settled() {
+				d.clearRecord(ctx, tr.TerminalKey, 0)
+			}
+			continue
+		}
 		if rec.StoreID != d.Store.ID() || rec.Kind != "dispatch" {
 			continue
 		}

@@ -28,28 +28,32 @@ const (
 
 // Row is one pane with an agent.
 type Row struct {
-	ID             string         `json:"id"`
-	ShortRef       string         `json:"short_ref"`
-	Agent          string         `json:"agent"`
-	AgentVersion   string         `json:"agent_version,omitempty"`
-	VersionClass   string         `json:"version_class,omitempty"`
-	Provider       string         `json:"provider"`
-	Target         string         `json:"target"`
-	PID            int            `json:"pid"`
-	Workspace      string         `json:"workspace"`
-	ProcessState   string         `json:"process_state"`
-	ScreenState    string         `json:"screen_state"`
-	IdentityState  string         `json:"native_identity_state"`
-	DurableState   string         `json:"durable_activity_state"`
-	ActivityState  string         `json:"activity_state"`
-	ActivityReason string         `json:"activity_reason"`
-	ApprovalState  ApprovalState  `json:"approval_state"`
-	Management     string         `json:"management_state"`
-	Managed        *Managed       `json:"managed,omitempty"`
-	BlockingTurns  []BlockingTurn `json:"blocking_turns,omitempty"`
-	Warnings       []string       `json:"warnings,omitempty"`
-	Debug          *RowDebug      `json:"terminal_debug,omitempty"`
-	Actions        Actions        `json:"available_actions"`
+	ID             string           `json:"id"`
+	ShortRef       string           `json:"short_ref"`
+	Agent          string           `json:"agent"`
+	AgentVersion   string           `json:"agent_version,omitempty"`
+	VersionClass   string           `json:"version_class,omitempty"`
+	Provider       string           `json:"provider"`
+	Target         string           `json:"target"`
+	PID            int              `json:"pid"`
+	Workspace      string           `json:"workspace"`
+	ProcessState   string           `json:"process_state"`
+	ScreenState    string           `json:"screen_state"`
+	IdentityState  string           `json:"native_identity_state"`
+	DurableState   string           `json:"durable_activity_state"`
+	ActivityState  string           `json:"activity_state"`
+	ActivityReason string           `json:"activity_reason"`
+	ApprovalState  ApprovalState    `json:"approval_state"`
+	Management     string           `json:"management_state"`
+	ConflictKind   string           `json:"conflict_kind,omitempty"`
+	HandoffState   string           `json:"handoff_state,omitempty"`
+	Handoff        *HandoffDecision `json:"handoff_decision,omitempty"`
+	Transition     *TransitionView  `json:"unresolved_transition,omitempty"`
+	Managed        *Managed         `json:"managed,omitempty"`
+	BlockingTurns  []BlockingTurn   `json:"blocking_turns,omitempty"`
+	Warnings       []string         `json:"warnings,omitempty"`
+	Debug          *RowDebug        `json:"terminal_debug,omitempty"`
+	Actions        Actions          `json:"available_actions"`
 }
 
 // ApprovalState says whether a dialog stands in the way.

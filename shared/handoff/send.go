@@ -52,9 +52,12 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	if err := s.holds(in.Thread); err != nil {
 		return Outcome{}, err
 	}
-
-	sub := d.task(h, s, prep, again.id, call, in, want)
-	return sub.run(held)
+	if want == "" {
+		if err := d.adopt(held, h, s); err != nil {
+			return Outcome{}, err
+		}
+	}
+	return d.task(h, s, prep, again.id, call, in, want).run(held)
 }
 
 // task makes the submission of a new Turn into a held pane. want is the Session of

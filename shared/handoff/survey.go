@@ -25,6 +25,7 @@ type sighting struct {
 	identity agent.Identity
 	seen     bool // reading is of a screen captured in this survey
 	reading  agent.Reading
+	screen   *terminal.Screen // what reading is of
 	warnings []string
 }
 
@@ -179,6 +180,7 @@ func (s *sighting) read(screen *terminal.Screen) {
 	s.seen = true
 	s.pane.Dead, s.pane.InMode = screen.Pane.Dead, screen.Pane.InMode
 	s.reading = s.adapter.Read(s.proc.Version, *screen)
+	s.screen = screen
 }
 
 // identify adds what the agent's own files say.

@@ -148,21 +148,31 @@ func (d *Desk) openTurn(ctx context.Context, id, doing string, statuses ...strin
 
 // CloseResult is the body of close (tools §8.18).
 type CloseResult struct {
-	TurnID   string `json:"turn_id"`
-	Status   string `json:"status"`
-	Closed   bool   `json:"closed"`
-	Resolved bool   `json:"terminal_dispatch_resolved"`
-	Reason   string `json:"reason,omitempty"`
+	TurnID     string `json:"turn_id,omitempty"`
+	TerminalID string `json:"terminal_id,omitempty"` // in place of the Turn, with a transition
+	Status     string `json:"status"`
+	Closed     bool   `json:"closed"`
+	Resolved   bool   `json:"terminal_dispatch_resolved"`
+	Recovered  bool   `json:"recovered,omitempty"`
+	Transition string `json:"transition_id,omitempty"`
+	Outcome    string `json:"transition_status,omitempty"` // committed, aborted
+	Reason     string `json:"reason,omitempty"`
 }
 
-// Close ends the record of a Turn, or resolves an orphan dispatch. It types
-// nothing; the agent may still work.
+// Close ends the record of a Turn, resolves an orphan dispatch, or with the id of
+// an unsettled transition (TurnID may be a terminal id then) ends that one as the
+// live pane proves it. It types nothing; the agent may still work.
 func (d *Desk) Close(ctx context.Context, _ Call, in CloseInput) (Outcome, error) {
+	if in.ExpectedTransitionID != "" {
+		return d.closeTransition(ctx, in)
+	}
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
-	if in.ExpectedTransitionID != "" || in.Reason == "superseded_by_human_context_switch" {
-		return Outcome{}, fault.New(fault.NotAvailableYet, "close %s: recovery of native thread transitions is not part of this release", in.TurnID).Safe()
+	if in.Reason == reasonHandoff && in.ExpectedMessageID == "" {
+		if err := d.closeHandoff(ctx, in); err != nil {
+			return Outcome{}, err
+		}
 	}
 	reason := clip(oneLine(in.Reason, "closed by the controller"), maxSummary)
 	req := store.TurnClose{TurnID: in.TurnID, Reason: reason}
