@@ -62,14 +62,7 @@ func (r *Rig) StartClaude(version string, opts ClaudeOptions) *Pane {
 	}
 	argv = append(argv, opts.Args...)
 	home := r.claudeHome(dir, opts)
-	env := append([]string{
-		"HOME=" + home,
-		"ANTHROPIC_BASE_URL=" + strings.TrimSuffix(r.URL, "/v1"),
-		"ANTHROPIC_API_KEY=" + claudeKey,
-		"DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
-		// Two attempts as with Codex: without it a failing provider costs minutes.
-		"CLAUDE_CODE_MAX_RETRIES=1",
-	}, opts.Env...)
+	env := append(append([]string{"HOME=" + home}, r.claudeProvider()...), opts.Env...)
 	p := &Pane{Agent: Claude, Dir: dir, Home: home, Version: version, r: r}
 	p.start(exe, argv, env, opts.Width, opts.Height)
 	return p

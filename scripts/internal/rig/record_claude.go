@@ -152,8 +152,10 @@ func (rec *Recording) claudeQuestions() {
 
 	p.Submit("SCN=ASKONE")
 	p.AwaitText("Chat about this")
-	p.Key("Down")
-	p.Key("Down")
+	for _, at := range []string{"❯ 2. ", "❯ 3. "} {
+		p.Key("Down")
+		p.AwaitText(at)
+	}
 	rec.screen("ask-single-other-focused")
 	p.Type("neither of them")
 	p.AwaitText("neither of them")
