@@ -20,6 +20,7 @@ func (a *agent) draw() {
 	if a.answer != "" {
 		rows = append(rows, clipRow("• "+firstLine(a.answer), a.width), "")
 	}
+	rows = append(rows, a.printed...)
 	if a.quiz != nil {
 		rows = append(rows, a.quizRows()...)
 	} else if a.dialog() {

@@ -24,7 +24,8 @@
 // line to it: the reading of CLOCK_MONOTONIC, in nanoseconds, when the record was
 // about to be written, and the request's first word. To the file that KeysVariable
 // names it adds every byte that it reads from its terminal. ThreadsVariable makes
-// it hold so many threads instead of one.
+// it hold so many threads instead of one. The closed commands /status, /clear and
+// /resume ID work; MuteVariable makes them fail.
 package scripted
 
 import (
@@ -143,6 +144,7 @@ type agent struct {
 	width, height int
 	draft         string
 	answer        string
+	printed       []string // rows of closed commands
 	turn          *turn
 	quiz          *quiz
 }
@@ -173,6 +175,7 @@ func start() (*agent, error) {
 		if err != nil {
 			return nil, err
 		}
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // as Codex holds it
 		a.locks = append(a.locks, f)
 	}
 	a.rec = &recorder{home: a.home, thread: a.thread, cwd: cwd}
@@ -296,6 +299,10 @@ func (a *agent) dialog() bool { return a.turn != nil && a.turn.call != "" }
 func (a *agent) enter() {
 	text := strings.TrimSpace(a.draft)
 	if text == "" || has(text, "deaf") || a.dialog() {
+		return
+	}
+	if strings.HasPrefix(text, "/") && a.turn == nil {
+		a.command(text)
 		return
 	}
 	a.draft = ""
