@@ -48,6 +48,10 @@ func turnID(name, id string) error {
 	return idKind(name, id, "a turn id", "@", "terminal:", "session-", "terminal-watch-")
 }
 
+func sessionID(name, id string) error {
+	return idKind(name, id, "a session id", "@", "terminal:", "turn-", "terminal-watch-")
+}
+
 func watchID(id string) error {
 	if err := idKind("watch_id", id, "a watch id", "@", "terminal:", "session-", "turn-"); err != nil {
 		return err
@@ -161,7 +165,7 @@ func sendInput(args []byte) (handoff.SendInput, error) {
 		return in, turnID("turn_id", in.TurnID)
 	}
 	if in.SessionID != "" {
-		if err := idKind("session_id", in.SessionID, "a session id", "@", "terminal:", "turn-", "terminal-watch-"); err != nil {
+		if err := sessionID("session_id", in.SessionID); err != nil {
 			return handoff.SendInput{}, err
 		}
 	}

@@ -30,7 +30,7 @@ const Prefix = "agent_knock_knock_"
 // maxArguments bounds the arguments of one call in bytes.
 const maxArguments = 1 << 20
 
-// Handoff does the work behind the tools that this release runs.
+// Handoff does the work behind the tools.
 type Handoff interface {
 	List(context.Context, handoff.ListInput) (handoff.Outcome, error)
 	Status(context.Context, handoff.StatusInput) (handoff.Outcome, error)
@@ -43,6 +43,14 @@ type Handoff interface {
 	Close(context.Context, handoff.Call, handoff.CloseInput) (handoff.Outcome, error)
 	Approve(context.Context, handoff.Call, handoff.ApproveInput) (handoff.Outcome, error)
 	Respond(context.Context, handoff.Call, handoff.RespondInput) (handoff.Outcome, error)
+	RespondInteraction(context.Context, handoff.Call, handoff.RespondInteractionInput) (handoff.Outcome, error)
+	NativeInspect(context.Context, handoff.Call, handoff.NativeInspectInput) (handoff.Outcome, error)
+	IdentifyForeground(context.Context, handoff.Call, handoff.IdentifyForegroundInput) (handoff.Outcome, error)
+	IdentifyAndSend(context.Context, handoff.Call, handoff.IdentifyAndSendInput) (handoff.Outcome, error)
+	ListResumableThreads(context.Context, handoff.Call, handoff.ListResumableThreadsInput) (handoff.Outcome, error)
+	NewThread(context.Context, handoff.Call, handoff.NewThreadInput) (handoff.Outcome, error)
+	ResumeThread(context.Context, handoff.Call, handoff.ResumeThreadInput) (handoff.Outcome, error)
+	ReconcileBinding(context.Context, handoff.Call, handoff.ReconcileBindingInput) (handoff.Outcome, error)
 }
 
 // Options of a Catalog. Handoff is required.

@@ -43,11 +43,6 @@ var valid = map[string]string{
 	"approve":                `{"turn_id":"turn-1"}`,
 }
 
-// working are the tools that reach handoff.
-var working = []string{
-	"approve", "cancel", "close", "list", "renew", "respond", "retry_callback", "send", "status", "unwatch", "watch",
-}
-
 // Proves tools 11.1: nineteen tools, sorted, each with the reviewed schema byte
 // for byte, closed at every object.
 func TestCatalog_Tools(t *testing.T) {
@@ -226,6 +221,7 @@ func TestCatalog_Accept_Rejects(t *testing.T) {
 func TestCatalog_Run_Inputs(t *testing.T) {
 	five := 5.0
 	half := 0.5
+	word := "é"
 	tests := []struct {
 		name, tool, args string
 		want             any
@@ -249,6 +245,18 @@ func TestCatalog_Run_Inputs(t *testing.T) {
 		{"cancel", "cancel", `{"turn_id":"turn-1","idleTimeoutMinutes":5}`, handoff.CancelInput{TurnID: "turn-1", IdleTimeoutMinutes: &five}},
 		{"close", "close", `{"turn_id":"turn-1","reason":"a\nb","expected_message_id":"m"}`,
 			handoff.CloseInput{TurnID: "turn-1", Reason: "a b", ExpectedMessageID: "m"}},
+		{"interaction", "respond_interaction", `{"turn_id":"turn-1","interaction_id":"i1","answers":[{"question_id":"q1","response_kind":"single_select","selected_option_ids":["o2"]}]}`,
+			handoff.RespondInteractionInput{TurnID: "turn-1", InteractionID: "i1", Answers: []handoff.AnswerInput{{QuestionID: "q1", ResponseKind: "single_select", Selected: []string{"o2"}}}}},
+		{"interaction of a Watch", "respond_interaction", `{"watch_id":"terminal-watch-1","interaction_id":"i1","answers":[{"question_id":"q1","response_kind":"free_text","text":"é"}]}`,
+			handoff.RespondInteractionInput{WatchID: "terminal-watch-1", InteractionID: "i1", Answers: []handoff.AnswerInput{{QuestionID: "q1", ResponseKind: "free_text", Text: &word}}}},
+		{"native_inspect", "native_inspect", `{"terminal_id":"` + pane + `","inspection":"status"}`, handoff.NativeInspectInput{TerminalID: pane, Inspection: "status"}},
+		{"identify_foreground", "identify_foreground", `{"terminal_id":"` + pane + `"}`, handoff.IdentifyForegroundInput{TerminalID: pane}},
+		{"identify_and_send", "identify_and_send", `{"terminal_id":"` + pane + `","request":"go on","agentTimeoutMinutes":5}`,
+			handoff.IdentifyAndSendInput{TerminalID: pane, Request: "go on", AgentTimeoutMinutes: &five}},
+		{"list_resumable_threads", "list_resumable_threads", `{"terminal_id":"` + pane + `"}`, handoff.ListResumableThreadsInput{TerminalID: pane}},
+		{"new_thread", "new_thread", `{"terminal_id":"` + pane + `"}`, handoff.NewThreadInput{TerminalID: pane}},
+		{"resume_thread", "resume_thread", valid["resume_thread"], handoff.ResumeThreadInput{TerminalID: pane, NativeThreadID: "0198f3a1-0000-7000-8000-0123456789ab"}},
+		{"reconcile_binding", "reconcile_binding", valid["reconcile_binding"], handoff.ReconcileBindingInput{TerminalID: pane, ConflictingSessionID: "session-1"}},
 		{"approve", "approve", `{"turn_id":"turn-1"}`, handoff.ApproveInput{TurnID: "turn-1"}},
 		{"reject in a pane", "approve", `{"terminal_id":"` + pane + `","decision":"reject"}`, handoff.ApproveInput{TerminalID: pane, Decision: "reject"}},
 		{"respond", "respond", `{"turn_id":"turn-1","request":"the second\none"}`, handoff.RespondInput{TurnID: "turn-1", Request: "the second\none"}},
@@ -272,7 +280,7 @@ func TestCatalog_Run_Inputs(t *testing.T) {
 	}
 }
 
-// Proves tools 11.13 for send and respond: commands and shell escapes never reach the tool.
+// Proves tools 11.13 for send, respond and identify_and_send: commands and shell escapes never reach the tool.
 // The other rules that no schema has are refusals too.
 func TestCatalog_Run_ArgumentRules(t *testing.T) {
 	text := func(s string) string {
@@ -301,6 +309,12 @@ func TestCatalog_Run_ArgumentRules(t *testing.T) {
 		{"delete", "send", text("a\x7f"), fault.InvalidArguments},
 		{"C1", "send", text("a\u009b"), fault.InvalidArguments},
 		{"line feed and tab", "send", text("a\n\tb"), ""},
+		{"identify with a slash", "identify_and_send", `{"terminal_id":"` + pane + `","request":"/new"}`, fault.NativeSlashCommand},
+		{"identify with a shell", "identify_and_send", `{"terminal_id":"` + pane + `","request":" !ls"}`, fault.NativeSlashCommand},
+		{"identify with a slash later", "identify_and_send", `{"terminal_id":"` + pane + `","request":"a /clear"}`, ""},
+		{"identify minutes", "identify_and_send", `{"terminal_id":"` + pane + `","request":"x","agentTimeoutMinutes":0}`, fault.InvalidArguments},
+		{"reconcile a turn", "reconcile_binding", `{"terminal_id":"` + pane + `","conflicting_session_id":"turn-1"}`, fault.WrongIDKind},
+		{"interaction of a pane", "respond_interaction", `{"watch_id":"turn-1","interaction_id":"i","answers":[{"question_id":"q","response_kind":"confirm","confirm":true}]}`, fault.WrongIDKind},
 		{"answer with a slash", "respond", `{"turn_id":"turn-1","request":" \n /clear"}`, fault.NativeSlashCommand},
 		{"answer to a shell", "respond", `{"turn_id":"turn-1","request":" !ls"}`, fault.NativeSlashCommand},
 		{"answer with a slash later", "respond", `{"turn_id":"turn-1","request":"a /clear"}`, ""},
@@ -350,20 +364,16 @@ func TestCatalog_Run_ArgumentRules(t *testing.T) {
 	}
 }
 
-func TestCatalog_Run_NotAvailableYet(t *testing.T) {
-	f := &fake{}
-	c := open(t, f)
-	var refused []string
+// Every tool reaches handoff, once, under its own name.
+func TestCatalog_Run_All(t *testing.T) {
 	for tool, args := range valid {
-		if run(t, c, tool, args).Code == fault.NotAvailableYet {
-			refused = append(refused, tool)
+		f := &fake{}
+		if res := run(t, open(t, f), tool, args); res.IsError {
+			t.Errorf("%s: %s", tool, res.Text)
 		}
-	}
-	if got, want := len(refused), 19-len(working); got != want {
-		t.Errorf("%d tools are not available yet, want %d: %v", got, want, refused)
-	}
-	if got, want := f.count(), len(working); got != want {
-		t.Errorf("%d tools were executed, want %d", got, want)
+		if len(f.calls) != 1 || f.calls[0].Tool != tool {
+			t.Errorf("%s: calls %v", tool, f.calls)
+		}
 	}
 }
 

@@ -77,6 +77,38 @@ func (f *fake) Respond(_ context.Context, c handoff.Call, in handoff.RespondInpu
 	return f.run("respond", c, in)
 }
 
+func (f *fake) RespondInteraction(_ context.Context, c handoff.Call, in handoff.RespondInteractionInput) (handoff.Outcome, error) {
+	return f.run("respond_interaction", c, in)
+}
+
+func (f *fake) NativeInspect(_ context.Context, c handoff.Call, in handoff.NativeInspectInput) (handoff.Outcome, error) {
+	return f.run("native_inspect", c, in)
+}
+
+func (f *fake) IdentifyForeground(_ context.Context, c handoff.Call, in handoff.IdentifyForegroundInput) (handoff.Outcome, error) {
+	return f.run("identify_foreground", c, in)
+}
+
+func (f *fake) IdentifyAndSend(_ context.Context, c handoff.Call, in handoff.IdentifyAndSendInput) (handoff.Outcome, error) {
+	return f.run("identify_and_send", c, in)
+}
+
+func (f *fake) ListResumableThreads(_ context.Context, c handoff.Call, in handoff.ListResumableThreadsInput) (handoff.Outcome, error) {
+	return f.run("list_resumable_threads", c, in)
+}
+
+func (f *fake) NewThread(_ context.Context, c handoff.Call, in handoff.NewThreadInput) (handoff.Outcome, error) {
+	return f.run("new_thread", c, in)
+}
+
+func (f *fake) ResumeThread(_ context.Context, c handoff.Call, in handoff.ResumeThreadInput) (handoff.Outcome, error) {
+	return f.run("resume_thread", c, in)
+}
+
+func (f *fake) ReconcileBinding(_ context.Context, c handoff.Call, in handoff.ReconcileBindingInput) (handoff.Outcome, error) {
+	return f.run("reconcile_binding", c, in)
+}
+
 // tester is what the helpers ask of a *testing.T or a *rapid.T.
 type tester interface {
 	Helper()
