@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 
-	"drawbridge/shared/fault"
 	"drawbridge/shared/handoff"
 )
 
@@ -123,12 +122,14 @@ Give the exact words for the agent. Then yield; the next callback of the Turn fo
 		run: runRespond,
 	},
 	{
-		name:        "respond_interaction",
-		title:       "Answer a questionnaire step",
-		description: `Answers the one pending questionnaire step that status shows (interaction_id, question_id and option ids from there), for a Turn or a Watch. Exactly one answer. ` + later,
+		name:  "respond_interaction",
+		title: "Answer a questionnaire step",
+		description: `Answers the one questionnaire step that status has just shown for a Turn or a Watch, under interaction_state: pass its interaction_id and exactly one answer with the question_id from there. single_select takes one of the shown option ids in selected_option_ids, free_text a text of one line where the step allows it, confirm the page that submits what was answered before.
+
+Answer with the user's choice, never with a guess. A step that is manual_required, takes several choices or a secret is the user's, in the pane. One step is answered by one call; if another follows it is told as a callback, with an id of its own. Never answer again after response_uncertain.`,
 		destructive: true, openWorld: true, types: true,
 		form: "give exactly one of turn_id and watch_id",
-		run:  notYet,
+		run:  runRespondInteraction,
 	},
 	{
 		name:  "approve",
@@ -143,211 +144,52 @@ Only on the user's explicit decision about exactly this prompt: call status, sho
 	{
 		name:        "native_inspect",
 		title:       "Run the agent's own status screen",
-		description: `Types the agent's own read-only /status into an idle pane and reports what it shows. Stores nothing. ` + later,
+		description: `Types the agent's own read-only /status into one idle pane, once, and reports the fields that it shows: model, directory, thread, limits. Only where list advertises it for the row, so the agent is idle, its composer is empty and its version is known. Nothing is stored and the conversation does not change.`,
 		types:       true,
-		run:         notYet,
+		run:         runNativeInspect,
 	},
 	{
 		name:        "identify_foreground",
 		title:       "Learn which thread a Codex pane shows",
-		description: `Types /status into a Codex pane and reports the thread id it shows. The answer is for diagnosis and lasts 30 seconds; it authorises nothing. ` + later,
+		description: `Types /status into one idle Codex pane, once, and reports the thread id that it shows, for a row whose native identity is ambiguous. The answer is a diagnosis of this moment: it ends after 30 seconds, authorises nothing and is no argument of any other tool. To send to such a pane use identify_and_send.`,
 		types:       true,
-		run:         notYet,
+		run:         runIdentifyForeground,
 	},
 	{
-		name:        "identify_and_send",
-		title:       "Identify a Codex pane and send",
-		description: `Types /status into a Codex pane and then, if nothing changed meanwhile, one task, as send does. For panes whose thread is ambiguous. ` + later,
+		name:  "identify_and_send",
+		title: "Identify a Codex pane and send",
+		description: `Starts a task in a Codex pane whose thread cannot be told without asking: types /status once, and then, if pane and process are still the same, request once, as send does. Takes the terminal_id of a row that advertises it; where send is advertised use that.
+
+The call returns as send does; then yield. With request_sent false only /status was typed and the task was not: list again before another try. After any other doubt nothing is ever sent again.`,
 		destructive: true, openWorld: true, types: true,
-		run: notYet,
+		run: runIdentifyAndSend,
 	},
 	{
 		name:        "list_resumable_threads",
 		title:       "List native threads that can be resumed",
-		description: `Lists earlier native threads of a pane's agent and workspace, and which of them can be resumed there. Nothing is typed. ` + later,
+		description: `Lists earlier native threads (conversations) of a pane's agent and workspace, newest first, and which of them can be resumed in this pane; unavailable_reason says why another cannot. Show the user title, preview and time, and let the user choose. Nothing is typed.`,
 		readOnly:    true, idempotent: true,
-		run: notYet,
+		run: runListResumableThreads,
 	},
 	{
 		name:        "new_thread",
 		title:       "Start a clean native context",
-		description: `Starts a new native thread in an idle pane, on the user's wish. The old one stays resumable. ` + later,
+		description: `Starts a new, empty native thread in one idle pane, only on the user's wish: the agent forgets the conversation that it shows now, which stays resumable. Takes the terminal_id of a row that advertises it. status committed says that the switch is proven and gives the new session_id to send to. verified_recovery_required and uncertain say that it may have happened: nothing is sent to the pane until list shows how it stands, and the call is not repeated.`,
 		destructive: true, types: true,
-		run: notYet,
+		run: runNewThread,
 	},
 	{
 		name:        "resume_thread",
 		title:       "Resume a native thread",
-		description: `Switches an idle pane to one earlier native thread that list_resumable_threads shows as resumable, on the user's wish. ` + later,
+		description: `Switches one idle pane to an earlier native thread, only on the user's wish and choice: native_thread_id of a row that list_resumable_threads has just shown as resumable. status committed gives the session_id to send to; already_active says that the pane shows it already and nothing was typed. verified_recovery_required and uncertain are not repeated; list shows how the pane stands.`,
 		destructive: true, types: true,
-		run: notYet,
+		run: runResumeThread,
 	},
 	{
 		name:        "reconcile_binding",
 		title:       "Detach a stale Session from a pane",
-		description: `Detaches one Session that list shows in conflict with what the pane really holds. Only where list advertises it and the user agrees. Nothing is typed and nothing is adopted. ` + later,
+		description: `Detaches one Session from a pane that no longer holds it: a first attach that never got its thread, or a thread that a human switched away from. Only with the terminal_id and conflicting_session_id that list has just advertised, and the user's consent. Nothing is typed, nothing is adopted; list again afterwards. Each call needs a fresh list.`,
 		destructive: true,
-		run:         notYet,
+		run:         runReconcileBinding,
 	},
-}
-
-// later ends the description of a tool that is listed and not run.
-const later = `Not run by this release: the call is refused with not_available_yet and has no effect.`
-
-func notYet(context.Context, Handoff, handoff.Call, []byte) (handoff.Outcome, error) {
-	return handoff.Outcome{}, fault.New(fault.NotAvailableYet, "this tool is not run by this release; nothing was done").
-		WithHint("do it in the pane by hand, or use another advertised action")
-}
-
-func runList(ctx context.Context, h Handoff, _ handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in handoff.ListInput
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := minutes("idleTimeoutMinutes", in.IdleTimeoutMinutes); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if in.Status == statusAlias {
-		in.Status = statusWaiting
-	}
-	return h.List(ctx, in)
-}
-
-func runStatus(ctx context.Context, h Handoff, _ handoff.Call, args []byte) (handoff.Outcome, error) {
-	in, err := statusInput(args)
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Status(ctx, in)
-}
-
-func runSend(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	in, err := sendInput(args)
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Send(ctx, call, in)
-}
-
-func runWatch(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in handoff.WatchInput
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := minutes("hardTimeoutMinutes", in.HardTimeoutMinutes); err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Watch(ctx, call, in)
-}
-
-func runUnwatch(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in handoff.UnwatchInput
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := watchID(in.WatchID); err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Unwatch(ctx, call, in)
-}
-
-func runRenew(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in struct {
-		turnArgs
-		Minutes *float64 `json:"minutes"`
-	}
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	turn, err := in.turn()
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := minutes("minutes", in.Minutes); err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Renew(ctx, call, handoff.RenewInput{TurnID: turn, Minutes: in.Minutes})
-}
-
-func runRetryCallback(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in turnArgs
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	turn, err := in.turn()
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.RetryCallback(ctx, call, handoff.RetryCallbackInput{TurnID: turn})
-}
-
-func runCancel(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in struct {
-		turnArgs
-		IdleTimeoutMinutes *float64 `json:"idleTimeoutMinutes"`
-	}
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	turn, err := in.turn()
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := minutes("idleTimeoutMinutes", in.IdleTimeoutMinutes); err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Cancel(ctx, call, handoff.CancelInput{TurnID: turn, IdleTimeoutMinutes: in.IdleTimeoutMinutes})
-}
-
-func runApprove(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in handoff.ApproveInput
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	err := turnID("turn_id", in.TurnID)
-	if in.TerminalID != "" {
-		err = idKind("terminal_id", in.TerminalID, "an id")
-	}
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Approve(ctx, call, in)
-}
-
-func runRespond(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in handoff.RespondInput
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := turnID("turn_id", in.TurnID); err != nil {
-		return handoff.Outcome{}, err
-	}
-	if err := request(in.Request); err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Respond(ctx, call, in)
-}
-
-func runClose(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
-	var in struct {
-		turnArgs
-		Reason               string `json:"reason"`
-		ExpectedMessageID    string `json:"expected_message_id"`
-		ExpectedTransitionID string `json:"expected_transition_id"`
-	}
-	if err := decode(args, &in); err != nil {
-		return handoff.Outcome{}, err
-	}
-	turn, err := in.turn()
-	if in.ConversationID != nil && in.ExpectedTransitionID != "" && terminalForm.MatchString(*in.ConversationID) {
-		// A transition belongs to a pane, not to a Turn.
-		turn, err = *in.ConversationID, idKind("conversation_id", *in.ConversationID, "an id")
-	}
-	if err != nil {
-		return handoff.Outcome{}, err
-	}
-	return h.Close(ctx, call, handoff.CloseInput{
-		TurnID: turn, Reason: fault.CleanLine(in.Reason),
-		ExpectedMessageID: in.ExpectedMessageID, ExpectedTransitionID: in.ExpectedTransitionID,
-	})
 }
