@@ -17,7 +17,7 @@ type (
 	}
 	extract struct {
 		to, form, rows, join string
-		start                *regexp.Regexp
+		start, stop          *regexp.Regexp
 		indent               int
 		after, until         *row
 		last                 bool
@@ -171,13 +171,21 @@ func (c *compiler) extract(at string, j extractJSON) extract {
 	c.oneOf(at+"/to", j.To, "command", "reason")
 	c.within(at+"/indent", j.Indent, 0, 200)
 	if len(j.Each) > 0 {
-		if j.Start != "" || j.Form != "" || j.Rows != "" {
-			c.fail(at, "each does not go with start, form and rows")
+		if j.Form != "" || j.Rows != "" {
+			c.fail(at, "each does not go with form and rows")
+		}
+		if j.Start != "" {
+			if out.start = c.whole(at+"/start", j.Start); out.start != nil && out.start.SubexpIndex("value") < 0 {
+				c.fail(at+"/start", "has no group value")
+			}
+		}
+		if j.Stop != "" {
+			out.stop = c.whole(at+"/stop", j.Stop)
 		}
 		return out
 	}
-	if j.After != nil || j.Last {
-		c.fail(at, "after and last go with each")
+	if j.After != nil || j.Last || j.Stop != "" {
+		c.fail(at, "after, last and stop go with each")
 	}
 	out.start = c.whole(at+"/start", j.Start)
 	c.oneOf(at+"/rows", j.Rows, "one", "paragraph", "rest")

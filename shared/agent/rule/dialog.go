@@ -293,7 +293,7 @@ func (r *reader) options(d *dialog, last int) (list optionList, why string) {
 // lasting are words of options that allow more than this one call, or change how
 // the agent asks. No rule file can choose such an option.
 var lasting = []string{"always", "again", "switch to", "auto mode", "auto-mode", "accept edits", "auto-accept", "auto-approve", "bypass",
-	"for this session", "for the session", "for this project", "from this project", "every time", "all future"}
+	"session", "this project", "every time", "all future", "any "}
 
 // lasts reports whether a label says more than "this once".
 func lasts(label string) bool {
@@ -342,7 +342,7 @@ func (a *answer) choose(opts []option, allow bool) (keys []terminal.Key, why str
 // extract takes one text out of rows from..to. A row with which another text of
 // the dialog begins ends it.
 func (r *reader) extract(d *dialog, x extract, from, to int) (string, bool) {
-	if x.start == nil {
+	if len(x.each) > 0 {
 		return r.between(x, from, to)
 	}
 	for i := from; i <= to; i++ {
@@ -361,7 +361,7 @@ func (r *reader) extract(d *dialog, x extract, from, to int) (string, bool) {
 			if x.until != nil && x.until.matches(r.s.Rows[j]) {
 				break
 			}
-			if x.rows == "paragraph" && (next == "" || slices.ContainsFunc(d.extract, func(o extract) bool { return o.start != nil && o.start.MatchString(next) && o.start != x.start })) {
+			if x.rows == "paragraph" && (next == "" || slices.ContainsFunc(d.extract, func(o extract) bool { return o.start != nil && len(o.each) == 0 && o.start.MatchString(next) && o.start != x.start })) {
 				break
 			}
 			rows = append(rows, stripped(r.s.Rows[j].Text(), x.indent))
@@ -405,6 +405,27 @@ func (r *reader) between(x extract, from, to int) (string, bool) {
 			rows = append(rows, e.group(r.s.Rows[i], sub, "value"))
 		}
 	}
+	if rows = x.part(rows); rows == nil {
+		return "", false
+	}
 	text := strings.Join(rows, x.join)
 	return text, strings.TrimSpace(text) != ""
+}
+
+// part gives the taken texts from start to stop, nil without a start.
+func (x extract) part(texts []string) []string {
+	if x.start != nil {
+		k := slices.IndexFunc(texts, x.start.MatchString)
+		if k < 0 {
+			return nil
+		}
+		sub := x.start.FindStringSubmatch(texts[k])
+		texts = append([]string{sub[x.start.SubexpIndex("value")]}, texts[k+1:]...)
+	}
+	if x.stop != nil {
+		if k := slices.IndexFunc(texts, x.stop.MatchString); k >= 0 {
+			texts = texts[:k]
+		}
+	}
+	return texts
 }

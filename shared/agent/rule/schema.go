@@ -162,7 +162,8 @@ type optionsJSON struct {
 }
 
 // extractJSON takes a text out of the rows between title and options: from the
-// first row that Start matches on, or, with Each, all rows between After and Until.
+// first row that Start matches on, or, with Each, the rows between After and Until
+// (with Start, from the taken text on that it matches, up to one that is Stop).
 type extractJSON struct {
 	To       string    `json:"to"`    // command, reason; the first of several that are found counts
 	Start    string    `json:"start"` // RE2 over one row
@@ -173,6 +174,7 @@ type extractJSON struct {
 	Last     bool      `json:"last"`  // After is the last such row, else the first
 	Until    *rowJSON  `json:"until"` // the text ends above it; without it, above the question or the options
 	Each     []rowJSON `json:"each"`  // every row must be one of these; its group value is taken, if it has one
+	Stop     string    `json:"stop"` // RE2 over one taken text
 	Join     string    `json:"join"`
 	Required bool      `json:"required"`
 }
