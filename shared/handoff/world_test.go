@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if scripted.Wanted() {
 		os.Exit(scripted.Main())
 	}
+	if text := os.Getenv(actorVariable); text != "" {
+		os.Exit(actor(text))
+	}
 	testkit.Leak(m)
 }
 
