@@ -76,6 +76,21 @@ func (w *world) fill() {
 				}})
 			must(err)
 			must(db.Release(ctx, mon))
+		} else {
+			mon, err := db.Acquire(ctx, store.MonitorLease(sub.Turn.ID, id), store.LeaseTTL)
+			must(err)
+			ref := store.Monitor{TurnID: sub.Turn.ID, MessageID: id, BindingGeneration: sub.Turn.BindingGeneration, Lease: mon}
+			_, _, err = db.ApprovalNotified(ctx, ref, store.NewApproval{
+				Fingerprint: "CANARY-approval", ScreenDigest: "CANARY-screen", RequestID: "CANARY-call", EvidenceFingerprint: "CANARY-shown", Detail: secret("asked"),
+			})
+			must(err)
+			_, _, err = db.QuestionNotified(ctx, ref, store.NewInteraction{
+				InteractionID: "interaction-1", State: "manual_required", PromptFingerprint: "CANARY-prompt", SurfaceID: "CANARY-surface", StepIndex: 1, StepTotal: 1,
+				Projection: []byte(`{"kind":"questionnaire","state":"manual_required"}`), Plan: secret("plan"), OwnerSession: route.ControllerSessionID,
+				ProcessKey: "CANARY-process", ExpiresAt: time.Now().Add(time.Hour).UnixMilli(),
+			})
+			must(err)
+			must(db.Release(ctx, mon))
 		}
 		must(db.Release(ctx, term))
 	}
@@ -107,13 +122,22 @@ func TestServe_NoCanary(t *testing.T) {
 		"send " + `{"session_id":"session-1","request":"go on"}`, "send " + `{"request":"go on"}`, "send {" + turn("2") + `}`,
 		"send " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","request":"go on"}`,
 		"watch " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
+		"respond {" + turn("1") + `,"request":"x"}`, "respond {" + turn("2") + `,"request":"x"}`,
+		"approve {" + turn("1") + `}`, "approve {" + turn("2") + `}`, "approve {" + turn("2") + `,"decision":"reject"}`,
+		"approve " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
+		"respond_interaction {" + turn("2") + `,"interaction_id":"interaction-1","answers":[{"question_id":"q1","response_kind":"confirm","confirm":true}]}`,
+		"respond_interaction " + `{"watch_id":"terminal-watch-1","interaction_id":"interaction-1","answers":[{"question_id":"q1","response_kind":"free_text","text":"x"}]}`,
+		"native_inspect " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","inspection":"status"}`,
+		"identify_foreground " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
+		"identify_and_send " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","request":"go on"}`,
+		"list_resumable_threads " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
+		"new_thread " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
+		"resume_thread " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","native_thread_id":"0198f3a1-0000-7000-8000-0123456789ab"}`,
+		"reconcile_binding " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","conflicting_session_id":"session-2"}`,
 		"cancel {" + turn("2") + `}`, "renew {" + turn("2") + `}`, "retry_callback {" + turn("1") + `}`,
 		"unwatch " + `{"watch_id":"terminal-watch-1"}`, "status " + `{"watch_id":"terminal-watch-1"}`,
 		"close {" + turn("2") + `,"expected_message_id":"msg-9"}`, "close {" + turn("2") + `}`, "close {" + turn("1") + `}`,
 		"status {" + turn("1") + `}`, "list " + `{"all":true}`,
-		"respond {" + turn("1") + `,"request":"x"}`, "approve {" + turn("1") + `}`,
-		"new_thread " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771"}`,
-		"native_inspect " + `{"terminal_id":"terminal:v2:tmux:codex:work:0.1:771","view":"status"}`,
 	}
 	said := ""
 	for i, call := range calls {
