@@ -13,6 +13,7 @@ type (
 	options struct {
 		selected, other row
 		indent, min     int
+		end             *regexp.Regexp
 		between, more   *row
 	}
 	extract struct {
@@ -123,8 +124,8 @@ func (c *compiler) dialog(at string, j dialogJSON) dialog {
 	if j.Title == nil && !headless && (j.Options != nil || j.Top != nil || len(j.Body) > 0 || len(j.Extract) > 0 || j.Cut != nil) {
 		c.fail(at, "without a title there is no region to look at")
 	}
-	if j.Footer == nil && j.Options == nil {
-		c.fail(at+"/footer", "is missing, and there are no options: nothing is last")
+	if j.Footer == nil && (j.Options == nil || j.Options.End == "") {
+		c.fail(at+"/footer", "is missing, and the options have no end: nothing is last")
 	}
 	if j.Question != nil && j.Options == nil {
 		c.fail(at+"/question", "stands above options, and there are none")
@@ -156,6 +157,9 @@ func (c *compiler) options(at string, j optionsJSON, asked bool) *options {
 		if r.row.re.SubexpIndex("n") < 0 && !asked {
 			c.fail(r.at, "needs the group n, or the dialog a question: nothing says where the options begin")
 		}
+	}
+	if j.End != "" {
+		out.end = c.whole(at+"/end", j.End)
 	}
 	if len(j.Selected.Style) == 0 {
 		c.fail(at+"/selected/style", "is missing: the highlighted option is told by its style")

@@ -80,7 +80,7 @@ type verdict struct {
 
 func table(t testing.TB) map[string]verdict {
 	t.Helper()
-	text, err := os.ReadFile("testdata/screens.txt")
+	text, err := os.ReadFile("testdata/codex.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

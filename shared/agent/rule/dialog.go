@@ -271,6 +271,9 @@ func (r *reader) options(d *dialog, last int) (list optionList, why string) {
 	if len(list.options) < o.min {
 		return no("too few options")
 	}
+	if o.end != nil && !o.end.MatchString(list.options[len(list.options)-1].label) {
+		return no("the last option is not the one that ends them")
+	}
 	marked := 0
 	for _, x := range list.options {
 		if x.selected {

@@ -157,6 +157,7 @@ type optionsJSON struct {
 	Other    rowJSON  `json:"other"`
 	Indent   int      `json:"indent"` // least indent of a further row of one option
 	Min      int      `json:"min"`
+	End      string   `json:"end"`     // RE2 over the label of the last option; a dialog without a footer needs it
 	Between  *rowJSON `json:"between"` // may stand between two options
 	More     *rowJSON `json:"more"`    // below the options: the pane has no room for all rows of the dialog
 }
