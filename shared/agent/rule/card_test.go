@@ -245,3 +245,42 @@ func TestCommand_Standing(t *testing.T) {
 		}
 	}
 }
+
+const claudeScreens = "../testdata/claude/screens"
+
+// The panel of Claude Code, and what stands in its composer.
+func TestCards_Claude(t *testing.T) {
+	set := load(t)
+	for version, thread := range map[string]string{
+		"2.1.332": "7677dd46-2da1-48c7-9806-316ea0e1a4b6", "2.1.263": "7689d179-4a1c-466a-b914-127bb2d19463",
+	} {
+		f, class := set.For("claude", version)
+		if class != agent.Tested {
+			t.Fatalf("%s is %s", version, class)
+		}
+		for _, name := range names(t, claudeScreens) {
+			if !strings.HasSuffix(name, version) {
+				continue
+			}
+			s := capture(t, claudeScreens, name)
+			got := f.Cards(version, s)
+			if want := name == "status-panel."+version; want != (len(got) == 1) || len(got) > 1 {
+				t.Errorf("%s %s: %d cards", version, name, len(got))
+				continue
+			}
+			if len(got) == 1 && (got[0].ThreadID != thread || got[0].Version != version || got[0].Last) {
+				t.Errorf("%s %s: %+v", version, name, got[0])
+			}
+		}
+	}
+	f, _ := set.For("claude", "2.1.332")
+	for name, want := range map[string]bool{"slash-menu-status": true, "draft-slash-unknown": false, "draft-single-line": false, "status-panel": false} {
+		c, err := f.Command(agent.OpStatus, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Standing(capture(t, claudeScreens, name+".2.1.332")); got != want {
+			t.Errorf("%s: standing %v, want %v", name, got, want)
+		}
+	}
+}
