@@ -153,6 +153,7 @@ func (w *world) start() *host {
 func (w *world) again(h *host) *host {
 	w.t.Helper()
 	opts := h.Options()
+	opts.Bridge = filepath.Join(w.bin, "bridge")
 	ctx, cancel := context.WithTimeout(w.t.Context(), callWait)
 	defer cancel()
 	next, err := demohost.Start(ctx, opts)
@@ -250,27 +251,49 @@ func (w *world) kill(name string) {
 	w.eventually("the end of "+name, func() bool { gone, known := found[0].Gone(); return gone && known })
 }
 
-// crashAt lays a directory of programs in which one ends at a crash point the
-// first time that it is started. The wrapper is needed because siblings get a
-// built environment: nothing of ours passes through bridge.
+// crashAt makes a program of the Hosts that start from now on end at a crash point
+// the first time that it is started.
 func (w *world) crashAt(program, point string) {
+	w.t.Helper()
+	w.firstLife(program, "DRAWBRIDGE_TEST_EXIT_AT", point)
+}
+
+// stopAt is crashAt for a program that stops there until it gets SIGCONT.
+func (w *world) stopAt(program, point string) {
+	w.t.Helper()
+	w.firstLife(program, "DRAWBRIDGE_TEST_STOP_AT", point)
+}
+
+// firstLife sets a variable of a program with crash points the first time that it
+// is started.
+func (w *world) firstLife(program, variable, value string) {
 	w.t.Helper()
 	crash, err := crashPrograms()
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	fired := filepath.Join(w.t.TempDir(), "fired")
+	w.wrap(crash, program, fmt.Sprintf("if mkdir '%s' 2>/dev/null; then export %s='%s'; fi\nexec", fired, variable, value))
+}
+
+// wrap lays a directory of the programs in from for the Hosts that start from now
+// on, in which one is started by a shell line that ends with exec and the like. A
+// wrapper is needed because siblings get a built environment: nothing of ours
+// passes through bridge.
+func (w *world) wrap(from, program, line string) {
+	w.t.Helper()
 	dir := w.t.TempDir()
 	for _, name := range []string{"bridge", "watchd", "outboxd", "inbox"} {
-		from, to := filepath.Join(crash, name), filepath.Join(dir, name)
+		to := filepath.Join(dir, name)
 		if name == program {
 			to += realSuffix
-			script := fmt.Sprintf("#!/bin/sh\nif mkdir '%s/fired' 2>/dev/null; then export DRAWBRIDGE_TEST_EXIT_AT='%s'; fi\nexec '%s' \"$@\"\n", dir, point, to)
+			script := fmt.Sprintf("#!/bin/sh\n%s '%s' \"$@\"\n", line, to)
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
 				w.t.Fatal(err)
 			}
 		}
 		// A hard link: a program looks for its siblings beside its real path.
-		if err := os.Link(from, to); err != nil {
+		if err := os.Link(filepath.Join(from, name), to); err != nil {
 			w.t.Fatal(err)
 		}
 	}

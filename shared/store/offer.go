@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 )
 
@@ -90,6 +91,9 @@ func (s *Store) ConsumeOffer(ctx context.Context, k OfferKey) (payload []byte, e
 		taken, ok, err = first(t, scanOffer, offerTake, k.pairs()...)
 		return err
 	})
+	if err == nil {
+		crashpoint.At("offer_consumed")
+	}
 	switch {
 	case err != nil:
 		return nil, err

@@ -48,7 +48,7 @@
 // close_committed, transition_prepared, transition_dispatching,
 // transition_submitted, transition_verified, transition_committed,
 // transition_aborted, transition_uncertain, watch_created, watch_notified, watch_settled,
-// callback_claimed, callback_started, callback_settled.
+// offer_consumed, callback_claimed, callback_started, callback_settled.
 package store
 
 import (
