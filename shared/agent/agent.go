@@ -146,6 +146,7 @@ type Page struct {
 	Multi    bool     // several options may be chosen
 	FreeText bool     // there is a place for a text of one's own
 	Review   bool     // the last page, which submits
+	Columns  int      // of the pane, 0 unknown
 }
 
 // Evidence names why a verdict was reached (bridge explain).

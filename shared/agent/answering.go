@@ -48,7 +48,8 @@ type Stroke struct {
 type Shape struct {
 	Reviews bool         // a last page submits the answers of several questions
 	Field   terminal.Key // opens the place for an own text; "" where it is open with its option
-	MaxText int          // longest own text that the place shows whole
+	MaxText int          // longest own text that the place shows as it is
+	Rows    int          // rows of the place, beyond which it shows the end alone; 0: as many as it takes
 }
 
 // Answering is an Adapter whose questionnaires may be answered step by step. It
@@ -82,6 +83,9 @@ func (s Shape) Step(shown Prompt, call Call) Step {
 		return Step{Index: 1, Total: max(1, len(call.Asks)), Manual: "the page cannot be read whole"}
 	}
 	out := Step{Index: p.Index, Total: p.Total, MaxText: s.MaxText}
+	if s.Rows > 0 && p.Columns > 0 { // words break earlier than columns
+		out.MaxText = max(1, min(s.MaxText, s.Rows*(p.Columns-8)*4/5))
+	}
 	manual := func(why string) Step {
 		out.Manual = why
 		return out

@@ -11,9 +11,12 @@ import (
 // as they are; a longer paste may become a mark that proves only its length.
 const maxOwnText = 799
 
+// ownRows is how many rows of the notes are shown; of more, only the last ones are.
+const ownRows = 6
+
 // shape is what the questionnaires of plan mode have in common. Digits are never
 // pressed: they choose and submit in one.
-var shape = agent.Shape{Field: terminal.Tab, MaxText: maxOwnText}
+var shape = agent.Shape{Field: terminal.Tab, MaxText: maxOwnText, Rows: ownRows}
 
 var _ agent.Answering = (*Adapter)(nil)
 

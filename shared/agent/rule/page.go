@@ -178,7 +178,7 @@ func (r *reader) tryPage(d *page, first, last int) (*agent.Page, string, string)
 	if head > last {
 		return nil, "", "no head"
 	}
-	out := &agent.Page{Selected: -1, Own: -1}
+	out := &agent.Page{Selected: -1, Own: -1, Columns: r.s.Width}
 	if why := r.pageHead(d, r.s.Rows[head], out); why != "" {
 		return nil, "", why
 	}
