@@ -35,14 +35,7 @@ func newRealHost(w *world, page, profile, box string) *realHost {
 	w.t.Helper()
 	h := &realHost{w: w, page: page, profile: filepath.Join(w.rig.Dir, profile), dir: w.rig.Tree()}
 	h.inbox = filepath.Join(w.rig.Home(), ".local/share/drawbridge", box)
-	script := h.block("sh", "connector profile") + "\n" + h.block("sh", "bridge doctor")
-	// The page leaves out what only a test has: a Store and a tmux of its own.
-	script = strings.ReplaceAll(script, "bridge doctor", "bridge doctor -store-dir '"+w.store+"'")
-	cmd := exec.Command("bash", "-euc", script)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.rig.Home()}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("%s: %v\n%s", page, err, out)
-	}
+	h.make(func(command string) string { return command })
 	return h
 }
 
@@ -132,15 +125,9 @@ func (h *realHost) exec(prompt string) []string {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		h.w.t.Fatal(err)
 	}
-	server := h.block("toml", "[mcp_servers.drawbridge]")
-	var env []string
-	for name, value := range h.settings() {
-		env = append(env, fmt.Sprintf("%s = %q", name, value))
-	}
-	server = strings.Replace(server, "env = { ", "env = { "+strings.Join(env, ", ")+", ", 1)
 	config := fmt.Sprintf("model = %q\nmodel_provider = \"rig\"\ncheck_for_update_on_startup = false\n"+
 		"[analytics]\nenabled = false\n[model_providers.rig]\nname = \"rig\"\nbase_url = %q\nenv_key = \"RIG_KEY\"\nwire_api = \"responses\"\n"+
-		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, server)
+		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, h.server())
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		h.w.t.Fatal(err)
 	}
