@@ -194,6 +194,9 @@ func (v *responsesVoice) command(c command) {
 	if c.prefix != nil {
 		args["prefix_rule"] = c.prefix
 	}
+	if c.dir != "" {
+		args["workdir"] = c.dir
+	}
 	if c.background {
 		args["yield_time_ms"] = 1000
 	}

@@ -55,6 +55,7 @@ type command struct {
 	why        string   // shown to the person; makes Codex ask for escalation
 	prefix     []string // a rule that the dialog of Codex offers
 	background bool     // leave it running behind the turn
+	dir        string   // named to Codex; "" leaves it out
 }
 
 // A question of a questionnaire. Codex has no questions with several answers, and
@@ -165,6 +166,10 @@ var scenarios = map[string]func(v voice, q query){
 	// EXECPFX adds a prefix rule, which gives the dialog one more row.
 	"EXECPFX": steps(1, "EXECPFX finished", func(v voice, q query) {
 		v.command(command{line: "touch approved-" + word(q.arg) + ".txt", why: "Need to touch a file", prefix: []string{"touch"}})
+	}),
+	// EXECDIR names the directory, too, as models do.
+	"EXECDIR": steps(1, "EXECDIR finished", func(v voice, q query) {
+		v.command(command{line: "touch approved-" + word(q.arg) + ".txt", why: "Need to touch a file", dir: q.cwd})
 	}),
 	// TWO asks twice, one after the other.
 	"TWO": steps(2, "TWO finished", func(v voice, q query) {
