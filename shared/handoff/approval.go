@@ -24,10 +24,10 @@ const (
 const unmatched = "the agent's own records do not show the one call that the dialog is about"
 
 const (
-	offerApproval = "approval"
-	offerTurn     = "turn"
-	offerTerminal = "terminal"
-	approvalOfferLife     = 10 * time.Minute // of an approval offer (tools §6)
+	offerApproval     = "approval"
+	offerTurn         = "turn"
+	offerTerminal     = "terminal"
+	approvalOfferLife = 10 * time.Minute // of an approval offer (tools §6)
 
 	// claudeLife is how long after its notification a prompt of Claude Code may be
 	// decided (core §11.1).
