@@ -136,7 +136,7 @@ func (a *Adapter) describe(ctx context.Context, info process.Info, pane terminal
 	if proc.Cwd, err = process.Cwd(inc.PID); err != nil {
 		return agent.Process{}, err
 	}
-	if proc.Home, proc.HomeID, err = home(inc.PID); err != nil {
+	if proc.Home, proc.HomeID, err = home(inc.PID, proc.Cwd); err != nil {
 		return agent.Process{}, err
 	}
 	exe, err := process.Exe(inc.PID)
@@ -200,21 +200,23 @@ func (a *Adapter) knownVersion(inc process.Incarnation, version string) string {
 }
 
 // home gives the real path of a process's configuration directory, by its own
-// environment. It may not exist yet while the process starts for the first time.
-func home(pid int) (string, agent.FileID, error) {
+// environment. Whatever is set counts, even nothing: a path that is not absolute
+// begins in the working directory [measured]. The directory may not exist yet
+// while the process starts for the first time.
+func home(pid int, cwd string) (string, agent.FileID, error) {
 	env, err := process.Environ(pid)
 	if err != nil {
 		return "", agent.FileID{}, err
 	}
-	dir := env["CLAUDE_CONFIG_DIR"]
-	if dir == "" {
-		if env["HOME"] == "" {
+	dir, set := env["CLAUDE_CONFIG_DIR"]
+	if !set {
+		if !filepath.IsAbs(env["HOME"]) {
 			return "", agent.FileID{}, fault.New(fault.ObservationUnavail, "find the home of the Claude Code process %d: its environment names none", pid)
 		}
 		dir = filepath.Join(env["HOME"], ".claude")
 	}
 	if !filepath.IsAbs(dir) {
-		return "", agent.FileID{}, fault.New(fault.ObservationUnavail, "find the home of the Claude Code process %d: its CLAUDE_CONFIG_DIR is not an absolute path", pid)
+		dir = filepath.Join(cwd, dir)
 	}
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
