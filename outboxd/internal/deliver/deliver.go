@@ -49,7 +49,7 @@ type State string
 // The states.
 const (
 	Delivering State = "delivering" // the lease is held
-	Standby    State = "standby"    // another one holds it
+	Standby    State = "standby"    // another one holds it, or nothing can be claimed now
 )
 
 // Options of a Courier. All but Log, Now, Poll and State are required.
@@ -63,7 +63,7 @@ type Options struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 	Poll  time.Duration // default Poll
-	State func(State)   // told when it changes; both states are healthy
+	State func(State)   // told when it changes
 }
 
 // A Courier delivers the callbacks of one route family.
@@ -72,6 +72,7 @@ type Courier struct {
 	family store.RouteFamily
 	lease  string
 
+	state   State         // told last; of Run's own goroutine
 	ended   chan struct{} // an attempt came to its end
 	running int           // of Run's own goroutine
 	attempt sync.WaitGroup
@@ -144,18 +145,19 @@ func (c *Courier) standBy(ctx context.Context, w waker) *store.Lease {
 		switch {
 		case err == nil:
 			c.opt.Log.Info("delivering", "epoch", lease.Epoch)
-			c.opt.State(Delivering)
+			c.say(Delivering)
 			return lease
 		case ctx.Err() != nil:
 			return nil
 		case fault.Is(err, fault.LeaseHeld):
 			if !said {
 				c.opt.Log.Info("standing by: another outboxd delivers for this Profile and session")
-				c.opt.State(Standby)
 				said = true
 			}
+			c.say(Standby)
 		default:
 			c.complain("take lease", err)
+			c.say(Standby)
 		}
 		if !c.wait(ctx, w, min(c.opt.Poll, standByPoll)) {
 			return nil
@@ -174,11 +176,20 @@ func (c *Courier) hold(ctx context.Context, lease *store.Lease, w waker) {
 	}
 	if ctx.Err() == nil {
 		c.opt.Log.Warn("lease lost: claiming stops, running attempts are settled", "running", c.running)
+		c.say(Standby)
 		return
 	}
 	c.drain()
 	if err := c.opt.Store.Release(context.WithoutCancel(ctx), lease); err != nil {
 		c.complain("release lease", err)
+	}
+}
+
+// say tells what the Courier does, when that changes.
+func (c *Courier) say(s State) {
+	if c.state != s {
+		c.state = s
+		c.opt.State(s)
 	}
 }
 
@@ -253,9 +264,11 @@ func (c *Courier) pass(ctx context.Context, lease *store.Lease) {
 		if err != nil {
 			if ctx.Err() == nil && !fault.Is(err, fault.LeaseLost) {
 				c.complain("claim", err)
+				c.say(Standby) // whoever asks must not believe that callbacks leave
 			}
 			return
 		}
+		c.say(Delivering)
 		if !ok {
 			return
 		}

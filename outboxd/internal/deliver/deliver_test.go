@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"drawbridge/outboxd/internal/deliver"
 	"drawbridge/outboxd/internal/fakehost"
 	"drawbridge/outboxd/internal/seed"
 	"drawbridge/shared/callback"
@@ -533,4 +535,17 @@ func TestCourier_NoSecrets(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A Courier that cannot claim does not say that it delivers.
+func TestCourier_SaysWhatItCan(t *testing.T) {
+	w := newWorld(t)
+	c := w.start(fakehost.New(t), session)
+	if got := c.told(); !slices.Equal(got, []deliver.State{deliver.Delivering}) {
+		t.Errorf("told %v", got)
+	}
+	w.clock.Advance(store.LeaseTTL + time.Second) // nobody renewed it in time: it is lost
+	eventually(t, "it stands by and delivers again", func() bool {
+		return slices.Equal(c.told(), []deliver.State{deliver.Delivering, deliver.Standby, deliver.Delivering})
+	})
 }

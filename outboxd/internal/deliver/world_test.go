@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,15 @@ type courier struct {
 	done   chan error
 	once   sync.Once
 	stop   sync.Once
+
+	mu     sync.Mutex
+	states []deliver.State // told, in order
+}
+
+func (c *courier) told() []deliver.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.states)
 }
 
 func (w *world) start(h *fakehost.Host, session string, environ ...string) *courier {
@@ -84,7 +94,12 @@ func (w *world) start(h *fakehost.Host, session string, environ ...string) *cour
 	captured := h.Capture(session)
 	d := deliver.New(deliver.Options{
 		Store: s, Keeper: keeper, Doorbell: bell, Captured: captured, Environ: fakehost.Environ(session, environ...), Log: log,
-		Now: w.clock.Now, Poll: poll, State: func(deliver.State) { c.once.Do(func() { close(c.ready) }) },
+		Now: w.clock.Now, Poll: poll, State: func(s deliver.State) {
+			c.mu.Lock()
+			c.states = append(c.states, s)
+			c.mu.Unlock()
+			c.once.Do(func() { close(c.ready) })
+		},
 	})
 	d.OnPass(func() { c.passes.Add(1) })
 	ctx, cancel := context.WithCancel(context.Background())
