@@ -15,7 +15,8 @@
 // lock and by a lease (hold); identity is read again before every key.
 //
 // Crash points besides those of the Store: terminal_recorded, text_pasted,
-// enter_pressed, interrupt_sent, approval_key_sent.
+// enter_pressed, command_pasted, command_entered, interrupt_sent,
+// approval_key_sent.
 //
 // # What is never done
 //
