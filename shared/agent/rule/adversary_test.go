@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"drawbridge/shared/agent"
+	"drawbridge/shared/agent/rule"
 	"drawbridge/shared/agent/screen"
 	"drawbridge/shared/terminal"
 )
@@ -74,10 +75,9 @@ func (s sheet) find(sub string) int {
 
 // The helper changes nothing by itself.
 func TestSheet(t *testing.T) {
-	set := load(t)
-	for _, name := range names(t, screens) {
-		f := file(t, set, name)
-		a, b := f.Read(capture(t, screens, name)), f.Read(unfold(capture(t, screens, name)).fold())
+	for _, s := range shots(t) {
+		name := s.name
+		a, b := s.file.Read(s.screen), s.file.Read(unfold(s.screen).fold())
 		if a.State != b.State || a.Name != b.Name || a.Composer != b.Composer {
 			t.Errorf("%s: %s %s, unfolded and folded %s %s", name, a.State, a.Name, b.State, b.Name)
 		}
@@ -158,9 +158,9 @@ func TestRead_DraftImitates(t *testing.T) {
 // of an idle pane the composer and the footer row that names the model.
 func TestRead_HalfPainted(t *testing.T) {
 	set := load(t)
-	for name, want := range table(t) {
-		f := file(t, set, name)
-		full := unfold(capture(t, screens, name))
+	for _, s := range shots(t) {
+		name, want, f := s.name, s.want, s.file
+		full := unfold(s.screen)
 		whole := f.Read(full.fold())
 		last := len(full.rows) - 1
 		for last >= 0 && full.text(last) == "" {
@@ -183,7 +183,7 @@ func TestRead_HalfPainted(t *testing.T) {
 				t.Errorf("%s without its rows from %d: idle", name, k+1)
 			}
 		}
-		if whole.State == agent.Idle {
+		if whole.State == agent.Idle && s.agent == "codex" {
 			for _, gone := range []string{"›", "·"} {
 				at := full.find(gone)
 				if gone == "·" {
@@ -335,17 +335,16 @@ func sgr(st screen.Style) []byte {
 // On panes of any size nothing that is not idle becomes idle, and nothing that
 // is not an approval becomes one.
 func TestRead_Rewrapped(t *testing.T) {
-	set, want := load(t), table(t)
-	for name, v := range want {
-		f := file(t, set, name)
-		full := unfold(capture(t, screens, name))
+	for _, s := range shots(t) {
+		name, v, f := s.name, s.want, s.file
+		full := unfold(s.screen)
 		for _, size := range [][2]int{{20, 5}, {40, 10}, {60, 12}, {60, 24}, {80, 8}, {80, 24}, {119, 39}, {121, 41}, {300, 100}} {
 			r := f.Read(rewrap(full, size[0], size[1]).fold())
 			sound(t, name, r)
 			if r.State == agent.Idle && v.State != agent.Idle || r.State == agent.Approval && v.State != agent.Approval {
 				t.Errorf("%s at %v: %s (%s), it shows %s", name, size, r.State, r.Name, v.State)
 			}
-			if wide := size[0] >= 120 && size[1] >= 40; wide && r.State != v.State && !strings.HasPrefix(name, "resume-picker") {
+			if wide := size[0] >= 120 && size[1] >= 40 && s.agent == "codex"; wide && r.State != v.State && !strings.HasPrefix(name, "resume-picker") {
 				t.Errorf("%s at %v: %s (%s), it shows %s\n%+v", name, size, r.State, r.Name, v.State, r.Evidence)
 			}
 		}
@@ -360,6 +359,9 @@ func noise(t *rapid.T) string {
 			"", "", "  Would you like to run the following command?", "  $ rm -rf /", "› 1. Yes, proceed (y)", "  2. No, and tell Codex what to do differently (esc)",
 			"  Press enter to confirm or esc to cancel", "  gpt-5-codex default · ~/rig/ws", "› Ask Codex to do anything", "• Working (3s • esc to interrupt)",
 			"  Question 1/2 (2 unanswered)", "Token usage: total=1", "To continue this session, run codex resume", "  esc again to edit previous message",
+			" Bash command", "   Ready to code?", " Do you want to proceed?", " ❯ 1. Yes", "   2. No", " Esc to cancel · Tab to amend", " " + strings.Repeat("─", 119),
+			"  " + strings.Repeat("╌", 116), "❯ 1. Yes", "❯ please", "  ⏸ manual mode on · ? for shortcuts", "  ⏸ manual mode on · esc to interrupt", "✻ Brewed for 4s · done 12:57 PM",
+			"● Do you want to proceed?", "Enter to select · ↑/↓ to navigate · Esc to cancel", " ☐ Database", " ↑ 45 more lines",
 			"  Field 1/1", "  Allow the probe MCP server to run tool \"x\"?", "  ? for shortcuts", "漢字 😀", "■ Conversation interrupted", "  1 background terminal running · /ps to view · /stop to close",
 		}),
 		rapid.StringMatching(`[ -~]{0,100}`),
@@ -396,6 +398,23 @@ func TestRead_RowsAbove(t *testing.T) {
 		page := unfold(capture(t, screens, n.name))
 		bases = append(bases, base{n.name, page.find(n.at), f, page, f.Read(page.fold())})
 	}
+	for _, n := range []struct {
+		name, at string
+		up       int // rows from the first row of the region down to that text
+	}{
+		{"working.2.1.332", "❯\u00a0", 1}, {"working-streaming.2.1.263", "❯\u00a0", 1}, {"working-draft-tall.40x16.2.1.332", "Un", 0},
+		{"permission-bash.2.1.332", "Bash command", 1}, {"permission-bash.2.1.263", "Bash command", 1}, {"permission-bash-unnumbered.2.1.332", "Bash command", 1},
+		{"permission-bash-gutter.2.1.263", "Bash command", 1}, {"permission-fetch-multiline.2.1.332", " Fetch", 1}, {"permission-mcp.2.1.332", "Tool use", 1},
+		{"permission-write.2.1.332", "Create file", 1}, {"plan-approval.2.1.332", "Ready to code?", 1}, {"plan-empty.2.1.263", "Exit plan mode?", 1},
+		{"ask-multi-q1.2.1.332", "☐ Checks", 1}, {"ask-multi-review.2.1.332", "✔ Submit", 1},
+		{"idle-after-turn.2.1.263", "❯\u00a0", 1}, {"idle-empty-manual.2.1.332", "❯\u00a0", 1}, {"draft-multiline-paste-2.2.1.332", "❯\u00a0", 1},
+		{"idle-draft-tall.80x24.2.1.332", "↑ 4 more", 0}, {"model-picker.2.1.332", "Select model", 1}, {"trust-dialog.2.1.332", "Accessing workspace", 1},
+		{"transcript-view-idle.100x30.2.1.332", "Showing detailed transcript", 1}, {"ctrl-c-once-exit-hint.2.1.332", "❯\u00a0", 1},
+	} {
+		f := file(t, set, n.name)
+		page := unfold(capture(t, corpora[1].screens, n.name))
+		bases = append(bases, base{n.name, page.find(n.at) - n.up, f, page, f.Read(page.fold())})
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.SliceOfN(rapid.Custom(noise), 0, 20).Draw(t, "rows")
 		for _, b := range bases {
@@ -431,11 +450,16 @@ func TestRead_RowsAbove(t *testing.T) {
 // character and by its style, is in the digest; no row outside is.
 func TestRead_DigestIsTheRegion(t *testing.T) {
 	set := load(t)
-	for _, name := range []string{"approval-exec.0.148.0", "approval-exec.0.171.0", "approval-patch.0.171.0", "approval-mcp.0.171.0", "questionnaire.0.148.0"} {
+	for _, name := range []string{"approval-exec.0.148.0", "approval-exec.0.171.0", "approval-patch.0.171.0", "approval-mcp.0.171.0", "questionnaire.0.148.0",
+		"permission-bash.80x24.2.1.332", "permission-bash.2.1.263", "permission-webfetch.2.1.332", "plan-approval.2.1.332", "ask-single.2.1.332"} {
 		f := file(t, set, name)
-		page := unfold(capture(t, screens, name))
+		dir, above := screens, 0
+		if f.Agent() == "claude" { // its dialogs have a row above the title
+			dir, above = corpora[1].screens, 1
+		}
+		page := unfold(capture(t, dir, name))
 		whole := f.Read(page.fold())
-		title := page.find(whole.Prompt.Title)
+		title := page.find(whole.Prompt.Title) - above
 		changed, same := 0, 0
 		for i := range page.rows {
 			row := screen.Parse(page.rows[i], page.width, 0).Row(0)
@@ -475,16 +499,13 @@ func TestRead_DigestIsTheRegion(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	set := load(f)
-	for _, name := range names(f, screens) {
-		f.Add(capture(f, screens, name).Text, 120, 40, strings.Contains(name, "0.148.0"))
+	files := load(f).Files()
+	for _, s := range shots(f) {
+		k := slices.IndexFunc(files, func(rf *rule.File) bool { return rf.Name() == s.file.Name() })
+		f.Add(s.screen.Text, s.screen.Pane.Width, s.screen.Pane.Height, uint8(k))
 	}
-	f.Fuzz(func(t *testing.T, text []byte, w, h int, old bool) {
-		v := "0.171.0"
-		if old {
-			v = "0.148.0"
-		}
-		rf, _ := set.For("codex", v)
+	f.Fuzz(func(t *testing.T, text []byte, w, h int, k uint8) {
+		rf := files[int(k)%len(files)]
 		sound(t, "fuzzed", rf.Read(terminal.Screen{Text: text, Pane: terminal.Pane{Width: w, Height: h}}))
 	})
 }

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,14 +24,61 @@ const (
 	sizes   = "../testdata/codex/sizes"
 )
 
+// corpus is the captured screens of one agent.
+type corpus struct {
+	agent    string
+	screens  string   // directory; a name ends in the version
+	table    string   // what a person read off them
+	versions []string // oldest first
+}
+
+var corpora = []corpus{
+	{"codex", screens, "testdata/codex.txt", []string{"0.148.0", "0.171.0"}},
+	{"claude", "../testdata/claude/screens", "testdata/claude.txt", []string{"2.1.263", "2.1.332"}},
+}
+
+// shot is one captured screen.
+type shot struct {
+	name   string
+	agent  string
+	want   verdict
+	file   *rule.File
+	screen terminal.Screen
+}
+
+// shots gives all captured screens of all agents.
+func shots(t testing.TB) []shot {
+	t.Helper()
+	set := load(t)
+	var out []shot
+	for _, c := range corpora {
+		want := table(t, c.table)
+		have := names(t, c.screens)
+		if len(have) != len(want) {
+			t.Errorf("%s: %d captures, %d in the table", c.agent, len(have), len(want))
+		}
+		for _, name := range have {
+			v, ok := want[name]
+			if !ok {
+				t.Errorf("%s: %s is not in the table", c.agent, name)
+			}
+			out = append(out, shot{name, c.agent, v, file(t, set, name), capture(t, c.screens, name)})
+		}
+	}
+	return out
+}
+
 func load(t testing.TB) *rule.Set {
 	t.Helper()
-	set, err := rule.Load("")
+	set, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return set
 }
+
+// loaded is the embedded rules: a Set does not change, so that one serves all tests.
+var loaded = sync.OnceValues(func() (*rule.Set, error) { return rule.Load("") })
 
 // file gives the rule file of the version that a capture's name ends in.
 func file(t testing.TB, set *rule.Set, name string) *rule.File {
@@ -38,7 +87,11 @@ func file(t testing.TB, set *rule.Set, name string) *rule.File {
 	if m == nil {
 		t.Fatalf("no version in %s", name)
 	}
-	f, class := set.For("codex", m[1])
+	k := slices.IndexFunc(corpora, func(c corpus) bool { return slices.Contains(c.versions, m[1]) })
+	if k < 0 {
+		t.Fatalf("no agent has version %s", m[1])
+	}
+	f, class := set.For(corpora[k].agent, m[1])
 	if class != agent.Tested {
 		t.Fatalf("%s is %s", m[1], class)
 	}
@@ -78,9 +131,9 @@ type verdict struct {
 	Name  string
 }
 
-func table(t testing.TB) map[string]verdict {
+func table(t testing.TB, path string) map[string]verdict {
 	t.Helper()
-	text, err := os.ReadFile("testdata/codex.txt")
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,19 +154,15 @@ func table(t testing.TB) map[string]verdict {
 	return out
 }
 
-// Every captured screen of both versions has the state that a person read off it:
-// no approval and no idle pane is seen where there is none.
+// Every captured screen of every agent and version has the state that a person
+// read off it: no approval and no idle pane is seen where there is none.
 func TestRead_Corpus(t *testing.T) {
-	set, want := load(t), table(t)
-	if got := len(names(t, screens)); got != len(want) {
-		t.Errorf("%d captures, %d in the table", got, len(want))
-	}
-	for _, name := range names(t, screens) {
-		r := file(t, set, name).Read(capture(t, screens, name))
-		if got := (verdict{r.State, r.Name}); got != want[name] {
-			t.Errorf("%s: %v, want %v\n%+v", name, got, want[name], r.Evidence)
+	for _, s := range shots(t) {
+		r := s.file.Read(s.screen)
+		if got := (verdict{r.State, r.Name}); got != s.want {
+			t.Errorf("%s: %v, want %v\n%+v", s.name, got, s.want, r.Evidence)
 		}
-		sound(t, name, r)
+		sound(t, s.name, r)
 	}
 }
 
@@ -133,9 +182,10 @@ func sound(t testing.TB, name string, r agent.Reading) {
 	}
 	if p := r.Prompt; p != nil {
 		sum := sha256.Sum256(p.Region)
-		if p.Digest != hex.EncodeToString(sum[:]) || p.Kind == "" || p.Title == "" {
+		if p.Digest != hex.EncodeToString(sum[:]) || p.Kind == "" || (p.Title == "") != (p.Cut && p.Kind == "tool") || len(p.Stable) != 64 {
 			t.Errorf("%s: prompt %+v", name, p)
 		}
+		once(t, name, p)
 		if r.State == agent.Question && (p.Approve != nil || p.Reject != nil) {
 			t.Errorf("%s: a question with keys", name)
 		}
@@ -163,6 +213,33 @@ func sound(t testing.TB, name string, r agent.Reading) {
 	}
 }
 
+// once checks that the keys of an approval lead to an option that allows this one
+// call and nothing more.
+func once(t testing.TB, name string, p *agent.Prompt) {
+	t.Helper()
+	if len(p.Approve) == 0 || len(p.Approve) == 1 && p.Approve[0] == terminal.Yes {
+		return // a key that the dialog's own label names
+	}
+	at := p.Selected
+	for _, k := range p.Approve[:len(p.Approve)-1] {
+		switch k {
+		case terminal.Up:
+			at--
+		case terminal.Down:
+			at++
+		default:
+			t.Errorf("%s: key %s on the way to an option", name, k)
+		}
+	}
+	if p.Approve[len(p.Approve)-1] != terminal.Enter || at < 0 || at >= len(p.Options) {
+		t.Errorf("%s: keys %v from option %d of %d", name, p.Approve, p.Selected, len(p.Options))
+		return
+	}
+	if label := p.Options[at]; label != "Yes" && label != "Allow" && label != "Yes, manually approve edits" {
+		t.Errorf("%s: keys %v lead to %q", name, p.Approve, label)
+	}
+}
+
 func TestRead_Composer(t *testing.T) {
 	set := load(t)
 	for _, tc := range []struct {
@@ -186,9 +263,32 @@ func TestRead_Composer(t *testing.T) {
 		{"esc1-idle.0.171.0", agent.Composer{Seen: true, Held: "history"}},
 		{"startup-not-ready.0.171.0", agent.Composer{Seen: true}},
 		{"approval-exec.0.171.0", agent.Composer{}},
+		{"idle-empty-manual.2.1.332", agent.Composer{Seen: true, Empty: true}},
+		{"idle-after-turn.2.1.263", agent.Composer{Seen: true, Empty: true}},
+		{"api-error-placeholder-resend.2.1.332", agent.Composer{Seen: true, Empty: true}},
+		{"working-with-queued-prompt.2.1.332", agent.Composer{Seen: true, Empty: true}},
+		{"draft-multiline-paste-2.2.1.332", agent.Composer{Seen: true, Draft: "line one\nline two"}},
+		{"enter-became-newline.2.1.332", agent.Composer{Seen: true, Draft: "digits DO[bash:touch /srv/demo/beta/au1.txt]ODDO[say:after]OD\n1"}},
+		{"draft-multiline-paste-4.2.1.332", agent.Composer{Seen: true, Draft: "[Pasted text #2 +3 lines]", Placeholder: "[Pasted text #2 +3 lines]"}},
+		{"draft-pasted-placeholder.2.1.263", agent.Composer{Seen: true, Draft: "[Pasted text #1 +4 lines]", Placeholder: "[Pasted text #1 +4 lines]"}},
+		{"draft-805-chars.2.1.332", agent.Composer{Seen: true, Draft: "[Pasted text #4]", Placeholder: "[Pasted text #4]"}},
+		{"draft-unicode.2.1.332", agent.Composer{Seen: true, Draft: "日本語 のプロンプト 🎉👩\u200d👩\u200d👧 é é ü    tab"}},
+		{"draft-bang-bash-mode.2.1.332", agent.Composer{Seen: true, Draft: "echo hi-from-bang", Held: "shell_mode"}},
+		{"slash-menu-status.2.1.332", agent.Composer{Seen: true, Draft: "/status", Held: "popup"}},
+		{"shortcuts-help.2.1.332", agent.Composer{Seen: true, Held: "popup"}},
+		{"ctrl-c-once-exit-hint.2.1.332", agent.Composer{Seen: true, Held: "exit"}},
+		{"idle-draft-tall.60x20.2.1.332", agent.Composer{Seen: true, Scrolled: true, Draft: "word65 word66 word67 word68 word69 word70 word71 word72\n" +
+			"word73 word74 word75 word76 word77 word78 word79 word80\nword81 word82 word83 word84 word85 word86 word87 word88\n" +
+			"word89 word90 word91 word92 word93 word94 word95 word96\nword97 word98 word99"}},
+		{"permission-bash.2.1.332", agent.Composer{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := file(t, set, tc.name).Read(capture(t, screens, tc.name)).Composer
+			f := file(t, set, tc.name)
+			dir := screens
+			if f.Agent() == "claude" {
+				dir = corpora[1].screens
+			}
+			got := f.Read(capture(t, dir, tc.name)).Composer
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -338,31 +438,38 @@ func TestRead_Cut(t *testing.T) {
 // An untested version is read by the nearest older file, with the same proofs.
 func TestRead_Untested(t *testing.T) {
 	set := load(t)
-	for _, v := range []string{"0.172.0-alpha.1", "0.175.3", "1.0.0"} {
-		f, class := set.For("codex", v)
-		if class != agent.Untested {
-			t.Fatalf("%s is %s", v, class)
-		}
-		for name, want := range table(t) {
-			if !strings.Contains(name, ".0.171.0") {
-				continue
-			}
-			if got := f.Read(capture(t, screens, name)); got.State != want.State {
-				t.Errorf("%s by %s for %s: %s, want %s", name, f.Name(), v, got.State, want.State)
+	newer := map[string][]string{"codex": {"0.172.0-alpha.1", "0.175.3", "1.0.0"}, "claude": {"2.1.333", "2.2.0-beta.1", "3.0.0"}}
+	for _, c := range corpora {
+		newest := c.versions[len(c.versions)-1]
+		for _, v := range newer[c.agent] {
+			f, class := set.For(c.agent, v)
+			if class != agent.Untested || !slices.Contains(f.Tested(), newest) {
+				t.Fatalf("%s %s is %s, read by %s", c.agent, v, class, f.Name())
 			}
 		}
 	}
 	// Screens of one version read by the other's rules: idle and approval only
 	// where that is what they show.
-	for name, want := range table(t) {
-		other := "0.148.0"
-		if strings.Contains(name, ".0.148.0") {
-			other = "0.171.0"
+	for _, s := range shots(t) {
+		c := corpora[slices.IndexFunc(corpora, func(c corpus) bool { return c.agent == s.agent })]
+		for _, v := range c.versions {
+			other, _ := set.For(c.agent, v)
+			got := other.Read(s.screen)
+			sound(t, s.name, got)
+			if got.State == agent.Idle && s.want.State != agent.Idle || got.State == agent.Approval && s.want.State != agent.Approval {
+				t.Errorf("%s by the rules of %s: %s, it shows %s", s.name, v, got.State, s.want.State)
+			}
 		}
-		f, _ := set.For("codex", other)
-		got := f.Read(capture(t, screens, name))
-		if got.State == agent.Idle && want.State != agent.Idle || got.State == agent.Approval && want.State != agent.Approval {
-			t.Errorf("%s by the rules of %s: %s, it shows %s", name, other, got.State, want.State)
+	}
+	// Nor does one agent's screen mean anything to the other's rules.
+	for _, s := range shots(t) {
+		for _, f := range set.Files() {
+			if f.Agent() == s.agent {
+				continue
+			}
+			if got := f.Read(s.screen); got.State == agent.Idle || got.State == agent.Approval || got.State == agent.Question || got.State == agent.Working {
+				t.Errorf("%s by %s: %s (%s)", s.name, f.Name(), got.State, got.Name)
+			}
 		}
 	}
 }

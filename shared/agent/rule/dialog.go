@@ -364,7 +364,9 @@ func (r *reader) extract(d *dialog, x extract, from, to int) (string, bool) {
 			if x.until != nil && x.until.matches(r.s.Rows[j]) {
 				break
 			}
-			if x.rows == "paragraph" && (next == "" || slices.ContainsFunc(d.extract, func(o extract) bool { return o.start != nil && len(o.each) == 0 && o.start.MatchString(next) && o.start != x.start })) {
+			if x.rows == "paragraph" && (next == "" || slices.ContainsFunc(d.extract, func(o extract) bool {
+				return o.start != nil && len(o.each) == 0 && o.start.MatchString(next) && o.start != x.start
+			})) {
 				break
 			}
 			rows = append(rows, stripped(r.s.Rows[j].Text(), x.indent))

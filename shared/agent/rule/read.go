@@ -345,7 +345,7 @@ func (r *reader) composerState(l layout) (agent.Composer, agent.Evidence) {
 		dim = dim || screen.Any(r.s.Rows[i].Cells, r.composer.placeholder.test)
 	}
 	switch {
-	case !more && !c.Scrolled && screen.All(cells, r.composer.placeholder.test):
+	case r.composer.cursor == nil && !more && !c.Scrolled && screen.All(cells, r.composer.placeholder.test):
 		c.Empty = true
 		return c, evidence(ruleComposer, l.at, l.at, "one row, all of it drawn as a placeholder")
 	case dim:

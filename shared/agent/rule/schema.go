@@ -175,7 +175,7 @@ type extractJSON struct {
 	Last     bool      `json:"last"`  // After is the last such row, else the first
 	Until    *rowJSON  `json:"until"` // the text ends above it; without it, above the question or the options
 	Each     []rowJSON `json:"each"`  // every row must be one of these; its group value is taken, if it has one
-	Stop     string    `json:"stop"` // RE2 over one taken text
+	Stop     string    `json:"stop"`  // RE2 over one taken text
 	Join     string    `json:"join"`
 	Required bool      `json:"required"`
 }
