@@ -104,13 +104,13 @@ func interleave(t *testing.T, seed uint64) {
 		world: w, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: map[*pane]*life{},
 		cancels: map[string]int{}, decided: map[string]int{}, tell: make(chan string, 1024),
 	}
-	t.Cleanup(r.stopWatchd)
 	for range 2 {
 		p := w.agent()
 		w.tmuxDo("set-option", "-w", "-t", p.tid, "remain-on-exit", "on")
 		r.panes = append(r.panes, p)
 		r.born(p, p.keysFile())
 	}
+	t.Cleanup(r.report) // before the tmux server ends
 	r.bridges = []*handoff.Desk{w.desk, w.newDesk(w.openStore(w.store.Dir()))}
 	r.startWatchd()
 	for i := range stepsOfOne {
@@ -120,9 +120,18 @@ func interleave(t *testing.T, seed uint64) {
 	}
 	r.rest()
 	r.check()
-	if t.Failed() || *seedFlag != 0 {
-		t.Logf("seed %d (go test -run TestInterleavings$ -seed %d)\n%s\nprograms said:\n%s", seed, seed, strings.Join(r.trace, "\n"), r.said.String())
+}
+
+// report prints what was done, for who has to understand a failure.
+func (r *interleaving) report() {
+	r.stopWatchd()
+	if !r.t.Failed() && *seedFlag == 0 {
+		return
 	}
+	for _, p := range r.panes {
+		r.note("%s of process %v shows\n%s", p.tid, r.now[p], p.screen())
+	}
+	r.t.Logf("seed %d (go test -run TestInterleavings$ -seed %d)\n%s\nwatchd said:\n%s", r.seed, r.seed, strings.Join(r.trace, "\n"), r.said.String())
 }
 
 func (r *interleaving) note(format string, args ...any) {
@@ -229,7 +238,7 @@ func (r *interleaving) text(choice int) string {
 		words += " ask"
 	case 5, 6, 7, 15:
 		r.gates = append(r.gates, filepath.Join(r.dir, fmt.Sprintf("gate%d", r.texts)))
-		words += " hold:" + r.gates[len(r.gates)-1]
+		words += " hold:" + r.gates[len(r.gates)-1] + " then" // what a person appends must not change the path
 	case 8:
 		words += " fail"
 	case 9:
