@@ -123,17 +123,20 @@ func (s streams) explainFile(c *common, file, kind, version, size string) (hando
 	if len(all) == 0 {
 		return handoff.Explanation{}, fault.New(fault.CapabilityMissing, "no agent is called %q", kind).WithHint("codex and claude are known")
 	}
-	var sure []handoff.Explanation
+	var sure []handoff.Explanation // by a rule that is about this very screen
 	for _, e := range all {
-		if e.State != string(agent.Unknown) {
+		if knows(e) {
 			sure = append(sure, e)
 		}
+	}
+	if len(sure) == 0 {
+		sure = slices.DeleteFunc(slices.Clone(all), func(e handoff.Explanation) bool { return e.State == string(agent.Unknown) })
 	}
 	switch {
 	case len(all) == 1:
 		return all[0], nil
 	case len(sure) == 1:
-		sure[0].Notes = append(sure[0].Notes, "no --agent was given; only the rules of "+sure[0].Agent+" hold")
+		sure[0].Notes = append(sure[0].Notes, "no --agent was given; judged by the rules of "+sure[0].Agent)
 		return sure[0], nil
 	case len(sure) > 1:
 		return handoff.Explanation{}, fault.New(fault.TerminalAmbiguous, "the rules of %s and %s both hold on this screen", sure[0].Agent, sure[1].Agent).
@@ -161,15 +164,20 @@ func judge(rules *rule.Set, a agent.Adapter, version string, shot terminal.Scree
 	var best handoff.Explanation
 	for _, v := range slices.Backward(recorded(rules, string(a.Kind()))) {
 		e := one(v)
-		if knows := e.State != string(agent.Unknown) && e.State != string(agent.Blocked); best.Agent == "" || knows {
+		if best.Agent == "" || knows(e) {
 			best = e
 			best.Notes = append(best.Notes, "no --version was given; judged by the rules of "+v)
-			if knows {
-				break
-			}
+		}
+		if knows(e) {
+			break
 		}
 	}
 	return best
+}
+
+// knows reports whether a rule holds that says more than that a person must act.
+func knows(e handoff.Explanation) bool {
+	return e.State != string(agent.Unknown) && e.State != string(agent.Blocked)
 }
 
 // recorded lists the versions of an agent that rules were recorded from, oldest

@@ -1,5 +1,5 @@
 // Package operator is the tools at a shell: bridge call, one command for each
-// tool (bridge list, bridge status, bridge send …), and bridge explain.
+// tool (bridge list, bridge status, bridge send …), bridge explain and bridge skill.
 //
 // A call goes the way of an MCP call: package catalog checks the arguments
 // against the published schema, runs the tool and scrubs what comes back. What
@@ -53,11 +53,24 @@ func Commands(stdin io.Reader, stdout, stderr io.Writer) []*service.Command {
 	if err != nil {
 		panic("operator: a schema that was built in cannot be read: " + err.Error())
 	}
-	out := []*service.Command{callCommand(s), explainCommand(s)}
+	out := []*service.Command{callCommand(s), explainCommand(s), skillCommand(s)}
 	for _, k := range sketches {
 		out = append(out, toolCommand(s, k))
 	}
 	return out
+}
+
+// skillCommand is bridge skill: the page that teaches a model to use the tools.
+func skillCommand(s streams) *service.Command {
+	return &service.Command{
+		Name: "skill", Short: "Print the skill that teaches a model to use the tools",
+		Long: "skill prints the page that MCP clients get as the prompt \"drawbridge\", in the form of a\n" +
+			"skill file.",
+		Run: func(context.Context, []string) error {
+			_, err := io.WriteString(s.out, catalog.Skill)
+			return err
+		},
+	}
 }
 
 // common is what every command here knows.
