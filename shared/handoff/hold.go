@@ -180,7 +180,7 @@ func (s *sighting) unblocked() error {
 		return notIdle(s.id(), closedPane)
 	case s.reading.State == agent.Approval:
 		return fault.New(fault.ApprovalPending, "act on %s: an approval dialog is open", s.id()).
-			WithHint("the user decides it in the pane").Safe()
+			WithHint("status shows it, and whether approve may decide it; else the user does in the pane").Safe()
 	case s.reading.State == agent.Question:
 		return fault.New(fault.InteractionPending, "act on %s: a questionnaire is open", s.id()).
 			WithHint("the user answers it in the pane").Safe()
@@ -197,6 +197,9 @@ func (s *sighting) unblocked() error {
 // allowed applies the version policy to a send.
 func (d *Desk) allowed(s *sighting) error {
 	switch {
+	case s.proc.Class == agent.Refused && s.proc.Version == "":
+		return fault.New(fault.VersionUnsupported, "act on %s: the version of %s is unknown", s.id(), s.proc.Agent).
+			WithHint("it is starting, or a dialog stands before its session: look at the pane, then call list again").Safe()
 	case s.proc.Class == agent.Refused:
 		return fault.New(fault.VersionUnsupported, "act on %s: %s %q has no rule file", s.id(), s.proc.Agent, s.proc.Version).
 			WithHint("it can be seen but not driven; update the agent or drawbridge").Safe()
