@@ -2,6 +2,7 @@
 //
 //	rig up [-agent codex@0.171.0 | claude@2.1.332] [-panes 2] [-daemon]   until Ctrl-C
 //	rig record claude@2.1.332 [-daemon] [-out DIR] [-overwrite]
+//	rig learn claude@2.1.340                             how far a new version may be trusted
 //	rig clean                                            sweep rigs of dead owners
 package main
 
@@ -17,11 +18,13 @@ import (
 	"strings"
 	"syscall"
 
+	"drawbridge/scripts/internal/learn"
 	"drawbridge/scripts/internal/rig"
 )
 
 const usage = `usage: rig up     [-agent AGENT@VERSION] [-panes N] [-daemon]
        rig record AGENT@VERSION [-daemon] [-out DIR] [-overwrite]
+       rig learn  AGENT@VERSION [-dir DIR]
        rig clean
 AGENT is codex or claude
 `
@@ -88,6 +91,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			fmt.Fprintln(stdout, path)
 		}
 		return err
+	case "learn":
+		dir := flags.String("dir", "", "directory for program, recordings and rules (default below the cache)")
+		if len(args) < 2 {
+			return errUsage
+		}
+		if err := flags.Parse(args[2:]); err != nil {
+			return err
+		}
+		name, version, err := agentVersion(args[1])
+		if err != nil {
+			return err
+		}
+		report, err := learn.Learn(ctx, learn.Options{Agent: name, Version: version, Dir: *dir, Log: log})
+		if err != nil {
+			return err
+		}
+		tell(stdout, report)
+		return nil
 	case "clean":
 		base, err := rig.Base()
 		if err != nil {
@@ -105,6 +126,27 @@ func agentVersion(agent string) (name, version string, err error) {
 		return "", "", fmt.Errorf("agent %q: want codex@VERSION or claude@VERSION, for example codex@%s", agent, rig.CodexVersions[0])
 	}
 	return name, version, nil
+}
+
+// tell prints what was learned: each action, and what stands against it.
+func tell(stdout io.Writer, r learn.Report) {
+	fmt.Fprintf(stdout, "%s %s by the rules of %s\n", r.Agent, r.Version, r.Base)
+	for _, action := range learn.Actions {
+		verdict := "not proven"
+		if r.Tested(action) {
+			verdict = "tested"
+		}
+		fmt.Fprintf(stdout, "  %-10s %s\n", action, verdict)
+		for _, p := range r.Failed(action) {
+			fmt.Fprintf(stdout, "    %s: %v\n      look at %s\n", p.Name, p.Err, p.File)
+		}
+	}
+	fmt.Fprintf(stdout, "recordings  %s\n", r.Recordings)
+	if r.Rules == "" {
+		fmt.Fprintf(stdout, "no rules were written: correct a copy of %s until observe and send are proven (docs/testing.md)\n", r.Base)
+		return
+	}
+	fmt.Fprintf(stdout, "rules       %s\nuse them    bridge host-bridge --rules-dir %s\n", r.Rules, filepath.Dir(r.Rules))
 }
 
 // up holds panes until the context ends.

@@ -33,13 +33,18 @@ var programs = map[string]program{
 
 // CodexPath finds the native program of a Codex version: the variable that
 // scripts/setup prints, else the cache that it fills.
-func CodexPath(version string) (string, error) { return programPath(Codex, version) }
+func CodexPath(version string) (string, error) { return ProgramPath(Codex, version) }
 
 // ClaudePath is the same for Claude Code.
-func ClaudePath(version string) (string, error) { return programPath(Claude, version) }
+func ClaudePath(version string) (string, error) { return ProgramPath(Claude, version) }
 
-func programPath(agent, version string) (string, error) {
-	p := programs[agent]
+// ProgramPath is the same for an agent by name. A version that is not pinned is
+// looked for where `scripts/rig learn` puts it.
+func ProgramPath(agent, version string) (string, error) {
+	p, ok := programs[agent]
+	if !ok {
+		return "", fmt.Errorf("find the program of %q: want %s or %s", agent, Codex, Claude)
+	}
 	variable := p.variable + strings.ReplaceAll(version, ".", "_")
 	if path := os.Getenv(variable); path != "" {
 		return executable(path)
@@ -50,6 +55,11 @@ func programPath(agent, version string) (string, error) {
 	}
 	alias := filepath.Join(modules, p.alias+version)
 	if _, err := os.Stat(alias); err != nil {
+		if learned, err := LearnedDir(agent, version); err == nil {
+			if path, err := executable(filepath.Join(learned, "node_modules", p.inside)); err == nil {
+				return path, nil
+			}
+		}
 		return "", fmt.Errorf("%s %s is not installed and %s is not set: run scripts/setup", agent, version, variable)
 	}
 	for _, at := range []string{filepath.Join(alias, "node_modules", p.inside), filepath.Join(modules, p.inside)} {
@@ -65,15 +75,33 @@ func NodeModules() (string, error) {
 	if dir := os.Getenv("DRAWBRIDGE_NODE_MODULES"); dir != "" {
 		return dir, nil
 	}
-	cache := os.Getenv("DRAWBRIDGE_CACHE")
-	if cache == "" {
-		root, err := Root()
-		if err != nil {
-			return "", err
-		}
-		cache = filepath.Join(root, ".cache")
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
 	}
 	return filepath.Join(cache, "agents", "node_modules"), nil
+}
+
+// LearnedDir is where everything about a version goes that is not pinned: its
+// program, its recordings, the rules that were derived for it.
+func LearnedDir(agent, version string) (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "learned", agent+"-"+version), nil
+}
+
+// cacheDir is what scripts/setup fills.
+func cacheDir() (string, error) {
+	if cache := os.Getenv("DRAWBRIDGE_CACHE"); cache != "" {
+		return cache, nil
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(root, ".cache"), nil
 }
 
 // Root is the root of the repository: the nearest directory upwards with go.work.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -25,12 +26,21 @@ type Recording struct {
 	Daemon    bool
 	Out       string // directory of one agent, for example shared/agent/testdata/codex
 	Overwrite bool
+	// Commands are the closed commands to record; empty ones have the usual text.
+	Commands Commands
 
 	p        *Pane
 	suffix   string
 	offsets  map[string]int64 // ends of the transcripts before the present scenario
 	Recorded []string
 }
+
+// Commands are texts of slash commands. Resume holds NoThread, or anything else of
+// its shape, where the thread belongs.
+type Commands struct{ Status, New, Resume string }
+
+// NoThread stands for a thread in a command.
+const NoThread = "00000000-0000-4000-8000-000000000000"
 
 // Record drives one agent through every scenario and writes what it shows.
 // Paths of the rig become /h/rg/rig; ids and times are real, and may be compared
@@ -42,7 +52,12 @@ func (r *Rig) Record(rec *Recording) {
 		rec.suffix += "-daemon"
 	}
 	rec.offsets = map[string]int64{}
-	for _, sub := range []string{"screens", rec.transcripts()} {
+	for at, usual := range map[*string]string{&rec.Commands.Status: "/status", &rec.Commands.New: "/clear", &rec.Commands.Resume: "/resume " + NoThread} {
+		if *at == "" {
+			*at = usual
+		}
+	}
+	for _, sub := range []string{"screens", TranscriptDir(rec.Agent)} {
 		if err := os.MkdirAll(filepath.Join(rec.Out, sub), 0o755); err != nil {
 			r.tb.Fatalf("record: %v", err)
 		}
@@ -54,12 +69,21 @@ func (r *Rig) Record(rec *Recording) {
 	r.recordCodex(rec)
 }
 
-// transcripts is the directory for the agent's own records.
-func (rec *Recording) transcripts() string {
-	if rec.Agent == Claude {
+// TranscriptDir is the directory of a recording for the agent's own records.
+func TranscriptDir(agent string) string {
+	if agent == Claude {
 		return "transcripts"
 	}
 	return "rollouts"
+}
+
+// command pastes a slash command, records it as it stands, and runs it.
+func (rec *Recording) command(text, name string) {
+	p := rec.p
+	p.Paste(text)
+	p.Await("the command "+text, func(s Screen) bool { return s.Composer.Seen && strings.Contains(s.Text, text) })
+	rec.screen(name)
+	p.Key("Enter")
 }
 
 // interrupt presses Escape once and waits for the end of the turn.
@@ -133,7 +157,7 @@ func (rec *Recording) rollout(name string) {
 	if rec.Agent == Claude {
 		gained = envelopes(gained)
 	}
-	rec.save(filepath.Join(rec.Out, rec.transcripts(), rec.suffix+"-"+name+".jsonl"), shorten(gained, maxRecorded))
+	rec.save(filepath.Join(rec.Out, TranscriptDir(rec.Agent), rec.suffix+"-"+name+".jsonl"), shorten(gained, maxRecorded))
 }
 
 func (rec *Recording) save(path string, data []byte) {

@@ -214,9 +214,12 @@ func (p *Pane) cycle(mode string) {
 
 func (rec *Recording) claudePanels() {
 	p := rec.p
-	for _, panel := range []struct{ command, name string }{
-		{"/status", "status-panel"}, {"/model", "model-picker"}, {"/resume", "resume-picker"},
-	} {
+	rec.command(rec.Commands.Status, "command-status")
+	p.AwaitStatus("waiting")
+	rec.screen("status-panel")
+	p.Key("Escape")
+	p.AwaitIdle()
+	for _, panel := range []struct{ command, name string }{{"/model", "model-picker"}, {"/resume", "resume-picker"}} {
 		p.Submit(panel.command)
 		p.AwaitStatus("waiting")
 		rec.screen(panel.name)
@@ -230,14 +233,20 @@ func (rec *Recording) claudePanels() {
 	p.AwaitIdle()
 
 	before, _ := p.Registered()
-	p.Submit("/clear")
-	p.r.Eventually(screenWait, "a new session", func() bool {
-		now, ok := p.Registered()
-		return ok && now.SessionID != before.SessionID && now.Status == "idle"
-	})
-	p.AwaitIdle()
+	session := func(what string, ok func(id string) bool) {
+		p.r.Eventually(screenWait, what, func() bool {
+			now, there := p.Registered()
+			return there && ok(now.SessionID) && now.Status == "idle"
+		})
+		p.AwaitIdle()
+	}
+	rec.command(rec.Commands.New, "command-new")
+	session("a new session", func(id string) bool { return id != before.SessionID })
 	rec.screen("after-clear")
 	rec.rollout("after-clear")
+	rec.command(strings.Replace(rec.Commands.Resume, NoThread, before.SessionID, 1), "command-resume")
+	session("the first session", func(id string) bool { return id == before.SessionID })
+	rec.screen("after-resume")
 }
 
 // envelopes cuts the bulky records that say nothing of a turn (attachments, and

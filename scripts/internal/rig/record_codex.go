@@ -1,6 +1,9 @@
 package rig
 
-import "strings"
+import (
+	"path/filepath"
+	"strings"
+)
 
 // recordCodex is the script for Codex.
 func (r *Rig) recordCodex(rec *Recording) {
@@ -17,13 +20,27 @@ func (r *Rig) recordCodex(rec *Recording) {
 	rec.approvals()
 	rec.failures()
 	rec.questions()
-	p.Submit("/status")
+	rec.command(rec.Commands.Status, "command-status")
 	p.AwaitText("Session:")
 	p.AwaitIdle()
 	rec.screen("status-card")
+	thread := threadOf(p.Rollouts()[0])
+	rec.command(rec.Commands.New, "command-new")
+	p.Await("an empty conversation", func(s Screen) bool { return !strings.Contains(s.Text, "Session:") && s.Idle() })
+	rec.screen("after-new")
+	rec.command(strings.Replace(rec.Commands.Resume, NoThread, thread, 1), "command-resume")
+	p.Await("the first conversation", func(s Screen) bool { return strings.Contains(s.Text, "ASK finished") && s.Idle() })
+	p.AwaitIdle()
+	rec.screen("after-resume")
 	p.Submit("/quit")
 	p.AwaitText("EXITED rc=0")
 	rec.screen("exited")
+}
+
+// threadOf gives the thread of a rollout, which ends its name.
+func threadOf(rollout string) string {
+	name := strings.TrimSuffix(filepath.Base(rollout), ".jsonl")
+	return name[max(0, len(name)-len(NoThread)):]
 }
 
 func (rec *Recording) drafts() {
