@@ -123,6 +123,10 @@ func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, 
 		res.DeniedApproval = true
 	case s.reading.State == agent.Blocked, s.reading.State == agent.NotReady, s.reading.State == agent.Exited:
 		return notIdle(s.id(), "the screen shows "+string(s.reading.State))
+	case s.identity.Activity == agent.ActivityIdle:
+		// Its last records are on their way, or it was interrupted before any output.
+		// A second Escape would open a list of earlier prompts (claude §8).
+		res.Reason = "the agent says that it is idle; there is nothing to interrupt"
 	}
 	return nil
 }
