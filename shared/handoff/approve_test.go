@@ -3,7 +3,6 @@ package handoff_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +88,8 @@ func stable(p agent.Prompt) string {
 }
 
 // A prompt that status showed is approved with one key; the Turn goes on to its
-// end, and asking again presses nothing. Proves tools 11.24 and 11.27 on the way.
+// end, and asking again presses nothing. Proves tools 11.24, and 11.40: nothing but a
+// look of this session makes an offer.
 func TestApprove_Once(t *testing.T) {
 	w := newWorld(t)
 	p := w.agent()
@@ -203,7 +203,7 @@ func TestApprove_ChangedPrompt(t *testing.T) {
 
 // status(A), the prompt changes, status(B): the offer is invalid whatever is shown
 // next, until an attempt has used it up. One changed byte of the region is a
-// change; what moves outside is none. Proves tools 11.25 and core 19.54.
+// change; what moves outside is none. Proves core 19.54 and tools 11.27.
 func TestApprove_OneByte(t *testing.T) {
 	w := newWorld(t)
 	b, p := w.bend(), w.agent()
@@ -266,8 +266,7 @@ func TestApprove_OfferInvalidated(t *testing.T) {
 }
 
 // A dialog that is cut, has no proven answer, or is of a call that the records do
-// not show is told as blocked and never decided. Proves tools 11.28 as far as
-// keys go: there is none for another option.
+// not show is told as blocked and never decided.
 func TestApprove_NotApprovable(t *testing.T) {
 	for name, bendTo := range map[string]func(*agent.Prompt){
 		"cut":             func(q *agent.Prompt) { q.Cut, q.Approve = true, nil },
@@ -433,212 +432,4 @@ func TestApprove_TerminalOfATurn(t *testing.T) {
 	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.screen(), "ECHO: mine") }, "the end")
 	p.asked("theirs run:touch_a")
 	p.refusedApprove(handoff.ApproveInput{TerminalID: p.id}, fault.ActiveOwner)
-}
-
-// A program that dies between reservation and outcome leaves a decision in doubt:
-// told once, never made again, and over when the prompt is gone. Proves core 19.53
-// and §13 row 10 within one process.
-func TestApprove_InDoubt(t *testing.T) {
-	w := newWorld(t)
-	ctx := context.Background()
-	p := w.agent()
-	turn := p.asked("doubt run:touch_a")
-	w.status(turn)
-	row := w.approvals(turn)[0]
-	key := w.turn(turn).TerminalKey
-	dead, err := w.store.Acquire(ctx, store.TerminalLease(key), store.TerminalTTL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.store.ReserveApproval(ctx, dead, store.Reservation{
-		TurnID: turn, MessageID: row.MessageID, Fingerprint: row.Fingerprint, Decision: "approve_once", DecidedBy: "user",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if st := w.status(turn); st.Terminal.Approval.Approvable || !strings.Contains(st.Terminal.Approval.Reason, "on its way") {
-		t.Errorf("approval state %+v", st.Terminal.Approval)
-	}
-	if err := w.store.Release(ctx, dead); err != nil {
-		t.Fatal(err)
-	}
-	p.unchanged("recovery", func() {
-		if r := w.desk.Recover(ctx, ""); r.Changed != 1 || len(r.Problems) != 0 {
-			t.Errorf("recovery %+v", r)
-		}
-		if st := w.status(turn); st.Terminal.Approval.Approvable || !strings.Contains(st.Terminal.Approval.Reason, "in doubt") {
-			t.Errorf("approval state %+v", st.Terminal.Approval)
-		}
-	})
-	p.refusedApprove(handoff.ApproveInput{TurnID: turn}, fault.SubmissionUncertain) // with the first offer
-	p.refusedApprove(handoff.ApproveInput{TurnID: turn}, fault.OfferMissing)
-	if rows := w.callbacks(turn); len(rows) != 2 || rows[1].EventType != "blocked" || !strings.Contains(rows[1].Body, "in doubt") {
-		t.Errorf("callbacks %+v", rows)
-	}
-	w.tmuxDo("send-keys", "-t", p.tid, "-l", "y")
-	if got := w.follow(turn); got.Status != store.TurnIdle {
-		t.Errorf("turn is %s", got.Status)
-	}
-}
-
-// An offer that is shown, and then the decision of another program is in doubt: the
-// key is not sent. Proves core 19.53 for the caller who already holds an offer.
-func TestApprove_OfferMeetsDoubt(t *testing.T) {
-	w := newWorld(t)
-	ctx := context.Background()
-	p := w.agent()
-	turn := p.asked("doubt run:touch_a")
-	w.status(turn)
-	row := w.approvals(turn)[0]
-	l, err := w.store.Acquire(ctx, store.TerminalLease(w.turn(turn).TerminalKey), store.TerminalTTL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.store.ReserveApproval(ctx, l, store.Reservation{
-		TurnID: turn, MessageID: row.MessageID, Fingerprint: row.Fingerprint, Decision: "approve_once", DecidedBy: "user",
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.store.Release(ctx, l); err != nil {
-		t.Fatal(err)
-	}
-	p.refusedApprove(handoff.ApproveInput{TurnID: turn}, fault.SubmissionUncertain)
-}
-
-// The operator's policy decides what it names, by the same path and without a
-// question; what it does not name is asked. Proves core 19.56's execution.
-func TestPolicy_Decides(t *testing.T) {
-	w := newWorld(t)
-	p := w.agent()
-	path := policyPath(t, oneRule(p.work, []string{"touch", "a.txt"}))
-	pol, err := handoff.LoadPolicy(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := w.desk.Options
-	o.Policy = pol
-	w.desk = handoff.New(o)
-	turn := p.mustSend("auto run:touch_a.txt run:touch_b.txt").TurnID
-	m, release := w.monitor(turn)
-	w.lookUntil(m, func() bool { return len(w.callbacks(turn)) > 0 })
-	release()
-	rows := w.approvals(turn)
-	if len(rows) != 2 || rows[0].State != "consumed" || rows[0].DecidedBy != "policy" || rows[0].PolicyRuleID != "r1" || rows[1].State != "notified" {
-		t.Fatalf("approvals %+v", rows)
-	}
-	if cbs := w.callbacks(turn); len(cbs) != 1 || cbs[0].EventType != "question" || !strings.Contains(cbs[0].Body, "touch b.txt") {
-		t.Errorf("callbacks %+v", cbs)
-	}
-	if n := strings.Count(p.keys(), "y"); n != 1 {
-		t.Errorf("%d keys in %q", n, p.keys())
-	}
-	w.status(turn)
-	if _, err := w.approve(handoff.ApproveInput{TurnID: turn}); err != nil {
-		t.Fatal(err)
-	}
-	w.follow(turn)
-
-	// A policy whose file was changed since approves nothing more.
-	if err := os.WriteFile(path, []byte(`{"enabled":true,"rules":[]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	turn = p.asked("again run:touch_a.txt")
-	p.unchanged("a withdrawn policy", func() {
-		if a := w.approvals(turn); len(a) != 1 || a[0].State != "notified" {
-			t.Errorf("approvals %+v", a)
-		}
-		if cbs := w.callbacks(turn); len(cbs) != 1 || cbs[0].EventType != "question" {
-			t.Errorf("callbacks %+v", cbs)
-		}
-	})
-}
-
-// An answer inside a Turn goes the way of a send: once, with a receipt of its own,
-// and followed to its end. Proves tools 11.13 for respond where it would type.
-func TestRespond(t *testing.T) {
-	w := newWorld(t)
-	ctx := context.Background()
-	p := w.agent()
-	turn := p.mustSend("first").TurnID
-	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.screen(), "ECHO: first") }, "the answer")
-	call := newCall()
-	call.Tool = "agent_knock_knock_respond"
-	in := handoff.RespondInput{TurnID: turn, Request: "the second one"}
-	p.unchanged("an answer that nobody waits for", func() {
-		if _, err := w.desk.Respond(ctx, call, in); !fault.Is(err, fault.TurnStatusInvalid) {
-			t.Errorf("respond: %v", err)
-		}
-	})
-	w.waitForController(turn)
-	if a := w.status(turn).Actions["respond"]; a.Arguments["turn_id"] != turn {
-		t.Errorf("action %+v", a)
-	}
-	p.unchanged("a command", func() {
-		for _, text := range []string{"/clear", " \n /status x", " !ls", "  "} {
-			if _, err := w.desk.Respond(ctx, newCall(), handoff.RespondInput{TurnID: turn, Request: text}); err == nil {
-				t.Errorf("%q is typed", text)
-			}
-		}
-	})
-	out, err := w.desk.Respond(ctx, call, in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := out.Body.(handoff.SendResult)
-	if r.TurnID != turn || r.Outcome != "agent_accepted" || r.Message.Type != "answer" || r.Replayed {
-		t.Errorf("result %+v", r)
-	}
-	p.unchanged("the same call again", func() {
-		out, err := w.desk.Respond(ctx, call, in)
-		if err != nil || !out.Body.(handoff.SendResult).Replayed {
-			t.Errorf("again: %+v %v", out, err)
-		}
-		in.Request = "something else"
-		if _, err := w.desk.Respond(ctx, call, in); !fault.Is(err, fault.IdempotencyConflict) {
-			t.Errorf("another text: %v", err)
-		}
-	})
-	got := w.follow(turn)
-	if got.Status != store.TurnIdle || got.ResponseRoundsUsed != 1 {
-		t.Errorf("turn %+v", got)
-	}
-	if n := p.typed("the second one"); n != 1 {
-		t.Errorf("typed %d times", n)
-	}
-}
-
-// A dialog is not answered with words.
-func TestRespond_AtAnApproval(t *testing.T) {
-	w := newWorld(t)
-	p := w.agent()
-	turn := p.asked("ask me")
-	p.unchanged("an answer", func() {
-		_, err := w.desk.Respond(context.Background(), newCall(), handoff.RespondInput{TurnID: turn, Request: "yes"})
-		if !fault.Is(err, fault.ApprovalPending) {
-			t.Errorf("respond: %v", err)
-		}
-	})
-}
-
-// waitForController makes a Turn wait without any prompt, as for an agent that
-// asked in words.
-func (w *world) waitForController(turn string) {
-	w.t.Helper()
-	ctx := context.Background()
-	t := w.turn(turn)
-	lease, err := w.store.Acquire(ctx, store.MonitorLease(turn, t.CurrentMessageID), store.LeaseTTL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	_, _, err = w.store.QuestionNotified(ctx,
-		store.Monitor{TurnID: turn, MessageID: t.CurrentMessageID, BindingGeneration: t.BindingGeneration, Lease: lease},
-		store.NewInteraction{
-			InteractionID: "i-" + turn, State: "resolved", PromptFingerprint: "p", SurfaceID: "s", StepIndex: 1, StepTotal: 1,
-			Projection: []byte(`{}`), Plan: []byte(`{}`), OwnerSession: controller, ProcessKey: "k", ExpiresAt: 1,
-		})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.store.Release(ctx, lease); err != nil {
-		w.t.Fatal(err)
-	}
 }
