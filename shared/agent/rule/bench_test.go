@@ -21,6 +21,22 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
+// BenchmarkRead_Framed reads screens of an agent with a framed composer: one with
+// a dialog, and one without, on which every rule for one fails.
+func BenchmarkRead_Framed(b *testing.B) {
+	set := load(b)
+	for _, name := range []string{"permission-bash-gutter.2.1.332", "idle-after-turn.2.1.332"} {
+		f, s := file(b, set, name), capture(b, framed, name)
+		b.Run(name[:4], func(b *testing.B) {
+			b.SetBytes(int64(len(s.Text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				f.Read(s)
+			}
+		})
+	}
+}
+
 // BenchmarkRecord reads lines that mean nothing, most of a transcript, and lines
 // of the captured transcripts, which are trimmed and so nearly all meaning.
 func BenchmarkRecord(b *testing.B) {

@@ -116,7 +116,7 @@ func Compile(name string, data []byte) (*File, error) {
 	if err := strictjson.Decode(data, &doc, strictjson.Limits{MaxBytes: MaxFileBytes}); err != nil {
 		return nil, fmt.Errorf("rule file %s: %w", name, err)
 	}
-	c := &compiler{}
+	c := &compiler{exprs: map[string]*regexp.Regexp{}}
 	f := c.file(name, &doc)
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, fmt.Errorf("rule file %s: %w", name, err)
@@ -124,8 +124,12 @@ func Compile(name string, data []byte) (*File, error) {
 	return f, nil
 }
 
-// compiler collects every fault of a file, so that its author sees all at once.
-type compiler struct{ errs []error }
+// compiler collects every fault of a file, so that its author sees all at once. An
+// expression that the file repeats is compiled once.
+type compiler struct {
+	errs  []error
+	exprs map[string]*regexp.Regexp
+}
 
 func (c *compiler) fail(at, format string, args ...any) {
 	c.errs = append(c.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
@@ -322,11 +326,15 @@ func (c *compiler) whole(at, text string) *regexp.Regexp {
 		c.fail(at, "is empty")
 		return nil
 	}
+	if re, ok := c.exprs[text]; ok {
+		return re
+	}
 	re, err := regexp.Compile(`\A(?:` + text + `)\z`)
 	if err != nil {
 		c.fail(at, "%v", err)
 		return nil
 	}
+	c.exprs[text] = re
 	return re
 }
 

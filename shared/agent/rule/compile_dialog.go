@@ -198,15 +198,17 @@ func (c *compiler) extract(at string, j extractJSON) extract {
 	}
 	if out.start != nil {
 		for _, m := range placePattern.FindAllStringSubmatch(out.form, -1) {
-			if out.start.SubexpIndex(m[1]) < 0 {
-				c.fail(at+"/form", "start has no group %s", m[1])
+			if out.start.SubexpIndex(m[2]) < 0 {
+				c.fail(at+"/form", "start has no group %s", m[2])
 			}
 		}
 	}
 	return out
 }
 
-var placePattern = regexp.MustCompile(`\{([a-z]+)\}`)
+// placePattern is the place of a group in a form; with "snake:" a name that is
+// shown as words ("Run Query") is written as the identifier it was made from.
+var placePattern = regexp.MustCompile(`\{(snake:)?([a-z]+)\}`)
 
 func (c *compiler) answer(at string, j *answerJSON, optionNeeded bool) *answer {
 	if j == nil {

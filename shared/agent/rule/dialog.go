@@ -355,7 +355,12 @@ func (r *reader) extract(d *dialog, x extract, from, to int) (string, bool) {
 			continue
 		}
 		first := placePattern.ReplaceAllStringFunc(x.form, func(place string) string {
-			return sub[x.start.SubexpIndex(place[1:len(place)-1])]
+			m := placePattern.FindStringSubmatch(place)
+			value := sub[x.start.SubexpIndex(m[2])]
+			if m[1] != "" {
+				value = strings.ToLower(strings.Join(strings.Fields(value), "_"))
+			}
+			return value
 		})
 		rows := []string{strings.TrimRight(first, " ")}
 		end := r.s.Last(to)

@@ -18,7 +18,7 @@ const framed = "../testdata/claude/screens"
 
 var framedVersions = []string{"2.1.263", "2.1.332"}
 
-// Proves tools 11.24 in part: what every permission dialog shows, and which keys
+// Proves tools 11.28 in part: what every permission dialog shows, and which keys
 // allow exactly this call.
 func TestRead_Permissions(t *testing.T) {
 	var (
@@ -75,8 +75,10 @@ func TestRead_Permissions(t *testing.T) {
 		{"permission-webfetch.2.1.332", agent.Prompt{Kind: "fetch", Title: "Fetch", Command: "http://127.0.0.1:9/x", Reason: "x", Options: fetched, Approve: enter}},
 		{"permission-fetch-multiline.2.1.332", agent.Prompt{Kind: "fetch", Title: "Fetch", Command: url, Reason: imitation, Options: fetched, Approve: enter}},
 		{"permission-fetch-multiline.2.1.263", agent.Prompt{Kind: "fetch", Title: "Fetch", Command: url, Reason: imitation, Options: fetched, Approve: enter}},
-		{"permission-mcp.2.1.332", agent.Prompt{Kind: "mcp_tool", Title: "Tool use", Command: "drawbridge.Akk Echo",
+		{"permission-mcp.2.1.332", agent.Prompt{Kind: "mcp_tool", Title: "Tool use", Command: "drawbridge.akk_echo",
 			Options: []string{"Yes", "Yes, and don't ask again for drawbridge — Akk Echo commands in /srv/demo/beta", "No"}, Approve: enter}},
+		{"permission-mcp-multiline.2.1.332", agent.Prompt{Kind: "mcp_tool", Title: "Tool use", Command: "probe.do_thing",
+			Options: []string{"Yes", "Yes, and don't ask again for probe — Do Thing commands in /srv/demo/alpha", "No"}, Approve: enter}},
 		{"permission-read.2.1.332", agent.Prompt{Kind: "tool", Title: "Read file", Options: []string{"Yes", "Yes, allow reading from /etc during this session", "No"}}},
 		{"plan-approval.2.1.332", agent.Prompt{Kind: "plan", Title: "Ready to code?", Command: `Plan\n\n1. Do A\n2. Do B\n`, Options: plan, Approve: down(1)}},
 		{"plan-approval-moved.2.1.263", agent.Prompt{Kind: "plan", Title: "Ready to code?", Command: "Plan\n\n1. Do A\n2. Do B\n\nYes, manually approve edits\n\n- x", Options: plan, Selected: 1, Approve: enter}},
@@ -132,7 +134,7 @@ func TestRead_Stable(t *testing.T) {
 	}
 }
 
-// Whatever a rule file says, no key is given for an option that allows more than
+// Proves tools 11.28 in part: whatever a rule file says, no key is given for an option that allows more than
 // this one call: here it names, one after the other, every option of every dialog.
 func TestRead_NothingLasting(t *testing.T) {
 	words := []string{"always", "again", "switch to", "auto mode", "accept edits", "session"}

@@ -168,7 +168,7 @@ type optionsJSON struct {
 type extractJSON struct {
 	To       string    `json:"to"`    // command, reason; the first of several that are found counts
 	Start    string    `json:"start"` // RE2 over one row
-	Form     string    `json:"form"`  // template over the groups of Start; "" means "{value}"
+	Form     string    `json:"form"`  // template over the groups of Start: {group} or {snake:group}; "" means "{value}"
 	Rows     string    `json:"rows"`  // one, paragraph, rest
 	Indent   int       `json:"indent"`
 	After    *rowJSON  `json:"after"` // the text begins below it; without it, below the title
