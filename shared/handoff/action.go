@@ -101,6 +101,9 @@ var contracts = Contracts{
 		"approval_state":            "approvable says that approve may decide it; else the user decides in the pane, and reason says why",
 		"scope":                     "whose context a send reaches: the proven session, whatever the pane shows, or a first attach",
 		"unavailable_managed_turns": "turns whose pane or process is not there",
+		"management_state":          "conflict: the bound session does not fit what the pane shows; conflict_kind says how",
+		"handoff_decision":          "a person took the pane of an open turn for something else; the user decides what becomes of the turn",
+		"unresolved_transition":     "a thread switch whose end is not proven; close with its id ends it as the pane shows it",
 	},
 	Actions: map[string]string{
 		"send":             "start a task in this pane's context",
@@ -113,5 +116,13 @@ var contracts = Contracts{
 		"close":            "end the record of a turn; types nothing",
 		"renew":            "go on watching a stalled turn",
 		"retry_callback":   "deliver a waiting callback now",
+
+		"native_inspect":         "run the agent's own status screen once and read it",
+		"identify_foreground":    "ask a Codex pane once which thread it shows; the answer authorises nothing",
+		"identify_and_send":      "ask that and start a task, without letting the pane go in between",
+		"list_resumable_threads": "list the earlier threads of this pane's workspace; types nothing",
+		"new_thread":             "go on in a clean native thread; afterwards send as list shows it",
+		"resume_thread":          "go on in an earlier native thread; afterwards send as list shows it",
+		"reconcile_binding":      "detach the session that does not fit this pane any more; types nothing",
 	},
 }
