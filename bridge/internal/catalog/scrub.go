@@ -60,7 +60,7 @@ var (
 	wording = regexp.MustCompile(`(?i)\b(?:tokens?|revisions?|fingerprints?|nonces?|(?:lease|fencing)[ _-]?epochs?|` +
 		`binding[ _-]?(?:ids?|generations?)|compare[ _-]and[ _-](?:swap|set)|callback[ _-]?route)\b`)
 	// Files of the Store and of the agents.
-	privateFile = regexp.MustCompile(`store\.db|rollout-\S*\.jsonl|/\.(?:codex|claude)/`)
+	privateFile = regexp.MustCompile(`store\.db|rollout-\S*\.jsonl|/\.(?:codex|claude)/|[0-9A-Fa-f-]{36}\.jsonl|/sessions/[0-9]+\.`)
 )
 
 // A scrubber is the one way out for results and errors.

@@ -136,6 +136,8 @@ func TestScrub_Reasons(t *testing.T) {
 		{"wording binding id", "another binding-id", true},
 		{"wording swap", "compare-and-swap failed", true},
 		{"rollout", "read rollout-2026-11-30T12-00-00-0198.jsonl", true},
+		{"transcript", "read /c/projects/-w/7677dd46-2da1-48c7-9806-316ea0e1a4b6.jsonl: no", true},
+		{"registry", "read /c/sessions/412.json: no", true},
 		{"plain", "the agent works", false},
 		{"colon", "send to work:0.1: the pane is busy", false},
 		{"innocent words", "tokenizer, unhashed, revisit, proofread", false},
