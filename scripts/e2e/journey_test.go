@@ -74,9 +74,7 @@ func TestJourney_ApprovalRejected(t *testing.T) {
 // A question of the agent is told; the person answers in the pane.
 func TestJourney_QuestionSeen(t *testing.T) {
 	w := newWorld(t)
-	pane := w.codex("0.171.0")
-	pane.Submit("/plan")
-	pane.Await("plan mode", func(s rig.Screen) bool { return strings.Contains(s.Text, "Plan mode") && s.Idle() })
+	pane := w.plan("0.171.0")
 	sent := w.send(pane, "SCN=ASK")
 	if first := w.await(1)[0]; !strings.Contains(first.Body, "question") {
 		t.Errorf("the callback:\n%s", first.Body)
@@ -87,8 +85,9 @@ func TestJourney_QuestionSeen(t *testing.T) {
 	w.refused("send", args{"terminal_id": w.terminal(pane), "request": "meanwhile"}, "interaction_pending")
 	pane.Key("Enter")
 	pane.Await("the second question", func(s rig.Screen) bool { return strings.Contains(s.Text, "Question 2/2") })
+	w.await(2) // each question is told
 	pane.Key("Enter")
-	if last := w.await(2)[1]; !strings.Contains(last.Body, "ASK finished") {
+	if last := w.await(3)[2]; !strings.Contains(last.Body, "ASK finished") {
 		t.Errorf("the last callback:\n%s", last.Body)
 	}
 }
