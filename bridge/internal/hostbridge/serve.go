@@ -187,7 +187,7 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 // programs lists the siblings. One that is missing is not an error here: it is
 // reported by list and status, and by doctor.
 func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []siblings.Program {
-	args := []string{"serve", "-store-dir", cfg.StoreDir, "-runtime-dir", cfg.RuntimeDir, "-log-level", cfg.LogLevel, "-log-format", "text"}
+	args := []string{"serve", "-store-dir", cfg.StoreDir, "-runtime-dir", cfg.RuntimeDir, "-log-level", cfg.LogLevel, "-log-format", "json"}
 	observe := append(slices.Clone(args), "-codex-control", cfg.codexControl, "-untested-agents", cfg.untested)
 	if cfg.approvalPolicy != "" {
 		observe = append(observe, "-approval-policy", cfg.approvalPolicy)

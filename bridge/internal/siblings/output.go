@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,8 @@ const (
 )
 
 // output forwards what a child writes on stdout and stderr to the log, line by
-// line. The child never waits for it longer than the log takes.
+// line: a record of its own logger as a record with its fields, anything else as
+// text. The child never waits for it longer than the log takes.
 type output struct {
 	name string
 	log  *slog.Logger
@@ -86,6 +88,13 @@ func (o *output) forward(line string) {
 		o.dropped++
 		return
 	}
+	if r, ok := parseRecord(line); ok {
+		if o.log.Enabled(context.Background(), r.Level) {
+			r.AddAttrs(slog.String("sibling", o.name))
+			_ = o.log.Handler().Handle(context.Background(), r) // as Logger does
+		}
+		return
+	}
 	line = strings.Map(func(r rune) rune {
 		if r < ' ' || (r >= 0x7f && r <= 0x9f) {
 			return ' '
@@ -100,14 +109,77 @@ func (o *output) tellDropped() {
 	o.dropped = 0
 }
 
-// levelOf finds the level that a sibling's own logger wrote, as JSON or text.
+// parseRecord reads a line that a sibling's own logger wrote as JSON: its time,
+// level, message and fields in their order. Its name and pid would stand beside
+// those of bridge, so the one is left out and the other renamed.
+func parseRecord(line string) (slog.Record, bool) {
+	d := json.NewDecoder(strings.NewReader(line))
+	d.UseNumber()
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return slog.Record{}, false
+	}
+	var (
+		at    time.Time
+		level slog.Level
+		msg   string
+		attrs []slog.Attr
+		known bool
+	)
+	for d.More() {
+		key, err := d.Token()
+		var v any
+		if err == nil {
+			err = d.Decode(&v)
+		}
+		if err != nil {
+			return slog.Record{}, false
+		}
+		text, _ := v.(string)
+		switch key {
+		case slog.TimeKey:
+			at, _ = time.Parse(time.RFC3339Nano, text) // zero: no time
+		case slog.LevelKey:
+			known = level.UnmarshalText([]byte(text)) == nil
+		case slog.MessageKey:
+			msg = text
+		case "bin":
+		case "pid":
+			attrs = append(attrs, slog.Any("sibling_pid", number(v)))
+		default:
+			attrs = append(attrs, slog.Any(key.(string), number(v)))
+		}
+	}
+	if _, err := d.Token(); err != nil || !known {
+		return slog.Record{}, false
+	}
+	r := slog.NewRecord(at, level, msg, 0)
+	r.AddAttrs(attrs...)
+	return r, true
+}
+
+// number gives a number as one; everything else stays.
+func number(v any) any {
+	n, ok := v.(json.Number)
+	if !ok {
+		return v
+	}
+	if i, err := n.Int64(); err == nil {
+		return i
+	}
+	f, err := n.Float64()
+	if err != nil {
+		return n.String()
+	}
+	return f
+}
+
+// levelOf finds the level that a line names which is no record: a program of
+// another version, or the runtime's last words.
 func levelOf(line string) slog.Level {
-	for level, marks := range map[slog.Level][2]string{
-		slog.LevelError: {`"level":"ERROR"`, "level=ERROR"},
-		slog.LevelWarn:  {`"level":"WARN"`, "level=WARN"},
-		slog.LevelDebug: {`"level":"DEBUG"`, "level=DEBUG"},
+	for level, mark := range map[slog.Level]string{
+		slog.LevelError: "level=ERROR", slog.LevelWarn: "level=WARN", slog.LevelDebug: "level=DEBUG",
 	} {
-		if strings.Contains(line, marks[0]) || strings.Contains(line, marks[1]) {
+		if strings.Contains(line, mark) {
 			return level
 		}
 	}
