@@ -16,7 +16,7 @@
 //
 // Crash points besides those of the Store: terminal_recorded, text_pasted,
 // enter_pressed, command_pasted, command_entered, interrupt_sent,
-// approval_key_sent.
+// approval_key_sent, interaction_stroke.
 //
 // # What is never done
 //

@@ -303,7 +303,7 @@ func (l *Lookout) question(ctx context.Context, r agent.Reading, p agent.Progres
 func sayInteraction(v InteractionView, ids string) string {
 	var b strings.Builder
 	q := v.Questions[0]
-	fmt.Fprintf(&b, "%s asks and waits (step %d of %d).\n%sinteraction_id: %s\n\n%s\n", title(agent.Kind(v.Agent)), v.Step.Index, v.Step.Total, ids, v.ID, clip(q.Prompt, maxText/2))
+	fmt.Fprintf(&b, "%s asks a question and waits (step %d of %d).\n%sinteraction_id: %s\n\n%s\n", title(agent.Kind(v.Agent)), v.Step.Index, v.Step.Total, ids, v.ID, clip(q.Prompt, maxText/2))
 	for i, o := range q.Options {
 		fmt.Fprintf(&b, "  %d. %s", i+1, o.Label)
 		if o.Description != "" {
