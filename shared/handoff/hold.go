@@ -201,7 +201,7 @@ func (d *Desk) allowed(s *sighting) error {
 		return fault.New(fault.VersionUnsupported, "act on %s: the version of %s is unknown", s.id(), s.proc.Agent).
 			WithHint("it is starting, or a dialog stands before its session: look at the pane, then call list again").Safe()
 	case s.proc.Class == agent.Refused:
-		return fault.New(fault.VersionUnsupported, "act on %s: %s %q has no rule file", s.id(), s.proc.Agent, s.proc.Version).
+		return fault.New(fault.VersionUnsupported, "act on %s: %s %q has no rule file, or does not run as it is registered", s.id(), s.proc.Agent, s.proc.Version).
 			WithHint("it can be seen but not driven; update the agent or drawbridge").Safe()
 	case s.proc.Class == agent.Untested && d.Untested == UntestedObserve:
 		return fault.New(fault.VersionUnsupported, "act on %s: %s %s is untested and --untested-agents is observe", s.id(), s.proc.Agent, s.proc.Version).Safe()

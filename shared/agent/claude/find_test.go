@@ -198,6 +198,18 @@ func TestIdentify_Ambiguous(t *testing.T) {
 			t.Error("an anchor for a session that two processes hold")
 		}
 	}
+	other.write(other.registryFile(), map[string]any{"pid": other.pid, "kind": "daemon"}) // no session at all
+	if id := m.identify(); id.State != agent.Resolved {
+		t.Errorf("beside a process without a session: %+v", id)
+	}
+	other.register("idle", map[string]any{"tmux": nil})
+	if err := os.WriteFile(other.registryFile(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := w.adapter.Identify(w.ctx, m.proc()); err == nil {
+		t.Errorf("beside a file that stays cut: %+v", id)
+	}
+	other.register("idle", map[string]any{"tmux": nil})
 	other.end() // killed: its file stays
 	if id := m.identify(); id.State != agent.Resolved {
 		t.Errorf("after the other's death: %+v", id)

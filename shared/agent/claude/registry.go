@@ -27,6 +27,7 @@ var (
 	errAbsent  = errors.New("the process has not registered its session")
 	errForeign = errors.New("the registry file is of another process")
 	errGarbled = errors.New("the registry file cannot be read")
+	errNobody  = errors.New("the registry file names no session")
 )
 
 // Rereading a file that its writer is just rewriting in place.
@@ -132,7 +133,7 @@ func parseEntry(data []byte) (entry, error) {
 		return entry{}, fmt.Errorf("%w: %w", errGarbled, err)
 	}
 	if j.PID <= 0 || j.ProcStart == "" || !sessionPattern.MatchString(string(j.SessionID)) {
-		return entry{}, errGarbled
+		return entry{}, errNobody
 	}
 	e := entry{
 		PID: int(j.PID), Session: strings.ToLower(string(j.SessionID)), Cwd: string(j.Cwd), ProcStart: string(j.ProcStart),
@@ -160,7 +161,7 @@ func readEntry(ctx context.Context, path string) (entry, error) {
 			return entry{}, err
 		}
 		e, err := parseEntry(data)
-		if err == nil || try == garbledTries {
+		if !errors.Is(err, errGarbled) || try == garbledTries {
 			return e, err
 		}
 		select {
@@ -196,6 +197,9 @@ func (a *Adapter) entry(ctx context.Context, proc agent.Process) (entry, error) 
 
 func lookup(ctx context.Context, home string, pid int, start uint64) (entry, error) {
 	e, err := readEntry(ctx, registryFile(home, pid))
+	if errors.Is(err, errNobody) {
+		return entry{}, errAbsent
+	}
 	if err != nil {
 		return entry{}, err
 	}
@@ -246,7 +250,7 @@ func (a *Adapter) live(ctx context.Context, home string) ([]entry, error) {
 			continue
 		}
 		e, err := a.cached(ctx, filepath.Join(sessionsDir(home), d.Name()))
-		if errors.Is(err, errAbsent) {
+		if errors.Is(err, errAbsent) || errors.Is(err, errNobody) {
 			continue
 		}
 		if err != nil {
