@@ -303,6 +303,9 @@ func (t test) holds(d *lineTree) bool {
 		return ok
 	case "absent":
 		return !ok
+	case "true", "false":
+		b, isBool := v.(bool)
+		return isBool && b == (t.is == "true")
 	}
 	s, isText := v.(string)
 	if !ok || !isText {

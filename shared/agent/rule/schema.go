@@ -233,7 +233,7 @@ type testJSON struct {
 	At     string `json:"at"`
 	Equals string `json:"equals"`
 	Prefix string `json:"prefix"`
-	Is     string `json:"is"` // present (and not null), absent (or null)
+	Is     string `json:"is"` // present (and not null), absent (or null), true, false
 }
 
 // sourceJSON says where a field of a record comes from.

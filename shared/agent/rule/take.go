@@ -237,7 +237,7 @@ func (c *compiler) test(at string, j testJSON) test {
 		c.fail(at, "needs exactly one of equals, prefix and is")
 	}
 	if j.Is != "" {
-		c.oneOf(at+"/is", j.Is, "present", "absent")
+		c.oneOf(at+"/is", j.Is, "present", "absent", "true", "false")
 	}
 	return test{in: j.In, at: j.At, equals: j.Equals, prefix: j.Prefix, is: j.Is}
 }
