@@ -24,7 +24,7 @@ import (
 
 const usage = `usage: rig up     [-agent AGENT@VERSION] [-panes N] [-daemon]
        rig record AGENT@VERSION [-daemon] [-out DIR] [-overwrite]
-       rig learn  AGENT@VERSION [-dir DIR]
+       rig learn  AGENT@VERSION [-dir DIR] [-keep] [-rules FILE]
        rig clean
 AGENT is codex or claude
 `
@@ -93,6 +93,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	case "learn":
 		dir := flags.String("dir", "", "directory for program, recordings and rules (default below the cache)")
+		keep := flags.Bool("keep", false, "judge what was recorded before")
+		rules := flags.String("rules", "", "rule `file` to judge by, instead of those that are built in")
 		if len(args) < 2 {
 			return errUsage
 		}
@@ -103,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		report, err := learn.Learn(ctx, learn.Options{Agent: name, Version: version, Dir: *dir, Log: log})
+		report, err := learn.Learn(ctx, learn.Options{Agent: name, Version: version, Dir: *dir, Keep: *keep, Rules: *rules, Log: log})
 		if err != nil {
 			return err
 		}

@@ -54,6 +54,7 @@ var groups = []group{
 	{"status", status},
 	{"callback", callbackTime},
 	{"idle", idle},
+	{"mixed", mixed},
 }
 
 // Names lists the groups.

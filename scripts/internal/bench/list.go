@@ -13,7 +13,12 @@ const listRounds = 25
 // same panes. The answer is taken whole and not decoded, as the baseline's output
 // is. Panes are added between the sizes; where another figure has made them
 // before, the smaller sizes do not exist any more and are left out.
-func list(ctx context.Context, s *stand) (out []Figure, err error) {
+func list(ctx context.Context, s *stand) ([]Figure, error) {
+	return s.lists(ctx, "list_", 1, 10, manyPanes)
+}
+
+// lists takes the tool at the sizes.
+func (s *stand) lists(ctx context.Context, prefix string, sizes ...int) (out []Figure, err error) {
 	if err := s.grow(ctx, 1); err != nil { // answered by the stand's own Host
 		return nil, err
 	}
@@ -26,7 +31,7 @@ func list(ctx context.Context, s *stand) (out []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = srv.end(err) }()
-	for _, size := range []int{1, 10, manyPanes} {
+	for _, size := range sizes {
 		if len(s.panes) > size {
 			continue
 		}
@@ -45,7 +50,7 @@ func list(ctx context.Context, s *stand) (out []Figure, err error) {
 		if err != nil {
 			return nil, err
 		}
-		f := newFigure("list_"+strconv.Itoa(size), "ms", listRounds, ours.median(), base.median())
+		f := newFigure(prefix+strconv.Itoa(size), "ms", listRounds, ours.median(), base.median())
 		out = append(out, f.ratioMost(2))
 	}
 	return out, nil

@@ -38,7 +38,8 @@ type stand struct {
 	tb    rig.TB
 	opts  Options
 	rig   *rig.Rig
-	agent string // path of the scripted agent
+	agent string // path of the scripted Codex
+	other string // path of the scripted Claude Code, which every second pane holds; "" for Codex alone
 	ends  string // file in which the agents stamp completions
 	host  *demohost.Host
 	panes []*pane
@@ -66,6 +67,16 @@ func newStand(tb rig.TB, o Options) *stand {
 		tb.Fatalf("make the stand: %v", err)
 	}
 	s.ends = s.below("ends")
+	return s
+}
+
+// newMixed makes a stand whose second, fourth, … panes hold the scripted Claude Code.
+func newMixed(tb rig.TB, o Options) *stand {
+	s := newStand(tb, o)
+	var err error
+	if s.other, err = scripted.InstallClaude(s.below("agent")); err != nil {
+		tb.Fatalf("make the stand: %v", err)
+	}
 	return s
 }
 
@@ -103,9 +114,13 @@ func (s *stand) grow(ctx context.Context, n int) error {
 		if err := os.MkdirAll(work, 0o700); err != nil {
 			return err
 		}
+		program, home := s.agent, "CODEX_HOME="
+		if s.other != "" && p.n%2 == 0 {
+			program, home = s.other, "CLAUDE_CONFIG_DIR="
+		}
 		id := s.rig.Tmux("new-session", "-d", "-P", "-F", "#{pane_id}", "-s", name,
 			"-x", strconv.Itoa(rig.Width), "-y", strconv.Itoa(rig.Height), "-c", work,
-			"-e", "CODEX_HOME="+s.below("homes", "shared"), "-e", scripted.StampVariable+"="+s.ends, "exec "+s.agent)
+			"-e", home+s.below("homes", "shared"), "-e", scripted.StampVariable+"="+s.ends, "exec "+program)
 		p.id = strings.TrimSpace(id)
 		s.panes = append(s.panes, p)
 	}

@@ -1,7 +1,7 @@
 // Package learn finds out how far a new version of an agent may be trusted: it
 // installs the version beside the pinned ones, records every scenario of the rig
-// on it, derives rules for it from those of the nearest older version, and proves
-// them on what was recorded.
+// on it, proves the rules of every known version on what was recorded, and derives
+// a rule file from those that fit best.
 //
 // The proofs know more than a corpus does: the recorder opened every dialog
 // itself, so it is known what each screen shows and each transcript holds. For
@@ -50,6 +50,8 @@ var Actions = []Action{Observe, Send, Approve, Questions, Lifecycle}
 type Options struct {
 	Agent, Version string
 	Dir            string // where everything goes; rig.LearnedDir when empty
+	Keep           bool   // judge what was recorded before, where there is something
+	Rules          string // a rule file to judge by, instead of those that are built in
 	Log            func(format string, args ...any)
 }
 
@@ -100,11 +102,10 @@ func Learn(ctx context.Context, o Options) (Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	base, data, err := baseRules(o.Agent, o.Version)
+	all, err := candidates(o)
 	if err != nil {
 		return out, err
 	}
-	out.Base = base.Name()
 	if o.Dir == "" {
 		if o.Dir, err = rig.LearnedDir(o.Agent, o.Version); err != nil {
 			return out, err
@@ -114,26 +115,19 @@ func Learn(ctx context.Context, o Options) (Report, error) {
 		return out, err
 	}
 	out.Recordings = filepath.Join(o.Dir, "recordings")
-	if err := os.RemoveAll(out.Recordings); err != nil {
-		return out, fmt.Errorf("remove old recordings: %w", err)
-	}
-	rec := &rig.Recording{Agent: o.Agent, Version: o.Version, Out: out.Recordings}
-	for op, to := range map[agent.Op]*string{agent.OpStatus: &rec.Commands.Status, agent.OpNew: &rec.Commands.New, agent.OpResume: &rec.Commands.Resume} {
-		if c, err := base.Command(op, rig.NoThread); err == nil {
-			*to = c.Text
+	if _, err := os.Stat(out.Recordings); err != nil || !o.Keep {
+		if err := record(ctx, o, all[0].file, out.Recordings); err != nil {
+			return out, err
 		}
 	}
-	o.Log("recording %s %s (about a minute)", o.Agent, o.Version)
-	if err := rig.Do(ctx, "learn", o.Log, func(tb rig.TB) { rig.New(tb).Record(rec) }); err != nil {
-		return out, fmt.Errorf("record %s %s: %w", o.Agent, o.Version, err)
-	}
-	if out.Proofs, err = Prove(o.Agent, o.Version, out.Recordings, data); err != nil {
+	base, err := best(&out, all)
+	if err != nil {
 		return out, err
 	}
 	if !out.Tested(Observe) || !out.Tested(Send) {
 		return out, nil
 	}
-	name, derived, err := derive(base, data, out)
+	name, derived, err := derive(base.file, base.data, out)
 	if err != nil {
 		return out, err
 	}
@@ -155,25 +149,99 @@ func Learn(ctx context.Context, o Options) (Report, error) {
 	return out, nil
 }
 
-// baseRules gives the rules that a version falls under now, and their text.
-func baseRules(name, version string) (*rule.File, []byte, error) {
+// record drives the version through the scenarios.
+func record(ctx context.Context, o Options, f *rule.File, into string) error {
+	if err := os.RemoveAll(into); err != nil {
+		return fmt.Errorf("remove old recordings: %w", err)
+	}
+	rec := &rig.Recording{Agent: o.Agent, Version: o.Version, Out: into}
+	for op, to := range map[agent.Op]*string{agent.OpStatus: &rec.Commands.Status, agent.OpNew: &rec.Commands.New, agent.OpResume: &rec.Commands.Resume} {
+		if c, err := f.Command(op, rig.NoThread); err == nil {
+			*to = c.Text
+		}
+	}
+	o.Log("recording %s %s (about a minute)", o.Agent, o.Version)
+	if err := rig.Do(ctx, "learn", o.Log, func(tb rig.TB) { rig.New(tb).Record(rec) }); err != nil {
+		return fmt.Errorf("record %s %s: %w", o.Agent, o.Version, err)
+	}
+	return nil
+}
+
+// candidate is a rule file that may fit.
+type candidate struct {
+	file *rule.File
+	data []byte
+}
+
+// candidates gives the rules that the version falls under now, then all others of
+// the agent: a version between two known ones may look like the newer.
+func candidates(o Options) ([]candidate, error) {
 	set, err := rule.Load("")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	f, _ := set.For(name, version)
-	if f == nil {
-		return nil, nil, fmt.Errorf("find rules for %s %s: it is older than the oldest rule file, or no version", name, version)
+	first, _ := set.For(o.Agent, o.Version)
+	if first == nil {
+		return nil, fmt.Errorf("find rules for %s %s: it is older than the oldest rule file, or no version", o.Agent, o.Version)
+	}
+	if o.Rules != "" {
+		data, err := os.ReadFile(o.Rules)
+		if err != nil {
+			return nil, fmt.Errorf("read the rules: %w", err)
+		}
+		f, err := rule.Compile(filepath.Base(o.Rules), data)
+		if err != nil {
+			return nil, err
+		}
+		return []candidate{{f, data}}, nil
 	}
 	root, err := rig.Root()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	data, err := os.ReadFile(filepath.Join(root, "shared", "agent", "rule", "files", f.Name()))
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the rules: %w", err)
+	var out []candidate
+	for _, f := range set.Files() {
+		if f.Agent() != o.Agent {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(root, "shared", "agent", "rule", "files", f.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read the rules: %w", err)
+		}
+		if f == first {
+			out = append([]candidate{{f, data}}, out...)
+		} else {
+			out = append(out, candidate{f, data})
+		}
 	}
-	return f, data, nil
+	return out, nil
+}
+
+// best judges by every candidate and keeps in out the proofs of the one by which
+// most actions are tested, then fewest proofs fail; of equals the first.
+func best(out *Report, all []candidate) (candidate, error) {
+	var chosen candidate
+	score := func(r Report) (n int) {
+		for _, action := range Actions {
+			if r.Tested(action) {
+				n += 1000
+			}
+			n -= len(r.Failed(action))
+		}
+		return n
+	}
+	for i, c := range all {
+		r := *out
+		r.Base = c.file.Name()
+		var err error
+		if r.Proofs, err = Prove(r.Agent, r.Version, r.Recordings, c.data); err != nil {
+			return chosen, err
+		}
+		if i == 0 || score(r) > score(*out) {
+			*out, chosen = r, c
+		}
+	}
+	return chosen, nil
 }
 
 // derive makes the rule file of the version: the base's, without what failed. A
