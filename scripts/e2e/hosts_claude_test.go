@@ -20,8 +20,9 @@ func claudeHost(w *world) *realHost {
 	return newRealHost(w, "claude-code.md", "claude.json", "claude-inbox")
 }
 
-// mcpFile writes the configuration of the page.
-func (h *realHost) mcpFile() string {
+// claudeArgs gives the options of the page's command that begins so, with the
+// configuration of the Profile written where the command looks for it.
+func (h *realHost) claudeArgs(command, profile string) []string {
 	h.w.t.Helper()
 	var config struct {
 		Servers map[string]struct {
@@ -30,21 +31,28 @@ func (h *realHost) mcpFile() string {
 			Env     map[string]string `json:"env"`
 		} `json:"mcpServers"`
 	}
-	decode(h.w.t, []byte(h.block("json", "mcpServers")), &config)
+	decode(h.w.t, []byte(h.block("json", `"`+profile+`"`)), &config)
 	for _, s := range config.Servers {
 		for name, value := range h.settings() {
 			s.Env[name] = value
 		}
 	}
-	raw, err := json.Marshal(config)
+	raw, err := json.Marshal(map[string]any{"mcpServers": config.Servers})
 	if err != nil {
 		h.w.t.Fatal(err)
 	}
-	file := filepath.Join(h.w.rig.Dir, "mcp.json")
-	if err := os.WriteFile(file, raw, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.w.rig.Dir, "mcp.json"), raw, 0o600); err != nil {
 		h.w.t.Fatal(err)
 	}
-	return file
+	line, _, _ := strings.Cut(h.block("sh", command), "\n")
+	words := strings.Fields(strings.TrimSuffix(line, "\\"))
+	if len(words) < 5 || words[0] != "claude" {
+		h.w.t.Fatalf("the command of the page: %q", line)
+	}
+	for i := range words {
+		words[i] = strings.Trim(words[i], "'")
+	}
+	return words[1:]
 }
 
 // print runs claude -p with the options of the page, in a session of its own.
@@ -54,14 +62,8 @@ func (h *realHost) print(session, prompt string) []string {
 	if err != nil {
 		h.w.t.Fatal(err)
 	}
-	page := h.block("sh", "claude -p")
-	for _, option := range []string{"--mcp-config /abs/path/mcp.json", "--strict-mcp-config", "--allowedTools 'mcp__drawbridge__*'"} {
-		if !strings.Contains(page, option) {
-			h.w.t.Fatalf("the page does not say %s", option)
-		}
-	}
-	return h.run(h.w.rig.ClaudeEnv(h.dir), exe, "-p", "--mcp-config", h.mcpFile(), "--strict-mcp-config", "--allowedTools", "mcp__drawbridge__*",
-		"--output-format", "stream-json", "--verbose", "--session-id", session, prompt)
+	argv := append(h.claudeArgs("claude -p", h.profile), "--output-format", "stream-json", "--verbose", "--session-id", session, prompt)
+	return h.run(h.w.rig.ClaudeEnv(h.dir), exe, argv...)
 }
 
 // printedResult finds what the Host got from a tool in the lines of claude -p: the

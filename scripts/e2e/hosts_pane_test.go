@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,15 +14,6 @@ import (
 
 // callbackHead begins every callback that is typed.
 const callbackHead = "drawbridge callback (a program wrote this, not the user):"
-
-// intoPane makes the Profile of the page deliver into the Host's own pane.
-func (h *realHost) intoPane(how string) {
-	h.w.t.Helper()
-	h.make(func(command string) string {
-		return strings.Replace(command, "--inbox", fmt.Sprintf("--pane %s --store-dir '%s' --runtime-dir '%s' --tmux-socket '%s' --inbox",
-			how, h.w.store, h.w.runtime, h.w.rig.Socket), 1)
-	})
-}
 
 // told counts how often a callback about the Turn reached the Host's model.
 func (h *realHost) told(turn string) (n int) {
@@ -58,17 +48,16 @@ func (h *realHost) turnSent(pane *rig.Pane, request string) string {
 	return turn
 }
 
-// Claude Code in a pane is the Host, and is called back there: the text is typed
-// into the pane that holds the session that asked, once, and only when it is idle.
+// Claude Code in a pane is the Host under the bundled Profile, and is called back
+// there: the text is typed into the pane that holds the session that asked, once,
+// and only when it is idle.
 func TestHosts_ClaudePane(t *testing.T) {
 	w := newWorld(t)
 	worker := w.codex("0.171.0")
-	h := claudeHost(w)
-	h.intoPane("thread")
+	h := &realHost{w: w, page: "claude-code.md", dir: w.rig.Tree()}
 	session := uuid.NewString()
 	host := w.rig.Claude(claudeVersion, rig.ClaudeOptions{
-		Session: session, Dir: h.dir,
-		Args: []string{"--mcp-config", h.mcpFile(), "--strict-mcp-config", "--allowedTools", "mcp__drawbridge__*"},
+		Session: session, Dir: h.dir, Args: h.claudeArgs("claude --mcp-config", "builtin-claude-code"),
 	})
 	t.Cleanup(host.Close) // its bridge ends with it
 	const request = "SCN=GATE:worker"
@@ -79,7 +68,6 @@ func TestHosts_ClaudePane(t *testing.T) {
 	w.eventually("the Host's model is told", func() bool { return h.told(turn) == 1 })
 	host.AwaitText("GATE answer worker")
 	host.AwaitIdle()
-	h.requireLetter(args{"turn_id": turn}, "GATE answer worker")
 	h.accepted(turn)
 
 	// The session changes under the bridge: what is for the old one stays out of
@@ -106,14 +94,13 @@ func TestHosts_ClaudePane(t *testing.T) {
 	}
 }
 
-// Codex in a pane is the Host: the pane is that of the process that started the
-// bridge.
+// Codex in a pane is the Host under the bundled Profile: the pane is that of the
+// process that started the bridge.
 func TestHosts_CodexPane(t *testing.T) {
 	w := newWorld(t)
 	worker := w.codex("0.171.0")
-	h := codexHost(w)
-	h.intoPane("current")
-	host := w.rig.Codex("0.171.0", rig.CodexOptions{Dir: h.dir, Config: h.server()})
+	h := &realHost{w: w, page: "codex.md", dir: w.rig.Tree()}
+	host := w.rig.Codex("0.171.0", rig.CodexOptions{Dir: h.dir, Config: h.server("builtin-codex")})
 	t.Cleanup(host.Close)
 	const request = "SCN=GATE:worker"
 	host.Submit(ask(terminalID(worker), request))
@@ -123,7 +110,6 @@ func TestHosts_CodexPane(t *testing.T) {
 	w.rig.Release("worker")
 	w.eventually("the Host's model is told", func() bool { return h.told(turn) == 1 })
 	h.accepted(turn)
-	h.requireLetter(args{"turn_id": turn}, "GATE answer worker")
 	host.AwaitIdle()
 	if n := h.told(turn); n != 1 {
 		t.Errorf("the Host was told %d times, want once", n)
@@ -149,26 +135,13 @@ func (h *realHost) operator(tool string, more ...string) args {
 	return out
 }
 
-// server is the block of the page for Codex's configuration, with what only a
-// test needs.
-func (h *realHost) server() string {
+// server is the block of the page for Codex's configuration with the Profile, and
+// with what only a test needs.
+func (h *realHost) server(profile string) string {
 	h.w.t.Helper()
 	var env []string
 	for name, value := range h.settings() {
 		env = append(env, fmt.Sprintf("%s = %q", name, value))
 	}
-	return strings.Replace(h.block("toml", "[mcp_servers.drawbridge]"), "env = { ", "env = { "+strings.Join(env, ", ")+", ", 1)
-}
-
-// make runs the page's commands that print and check the Profile; change is what
-// a reader of the page changes in the first.
-func (h *realHost) make(change func(string) string) {
-	h.w.t.Helper()
-	script := change(h.block("sh", "connector profile")) + "\n" + h.block("sh", "bridge doctor")
-	// The page leaves out what only a test has: a Store of its own.
-	script = strings.ReplaceAll(script, "bridge doctor", "bridge doctor -store-dir '"+h.w.store+"'")
-	output(h.w.t, h.w, "/bin/bash", "-euc", script)
-	if info, err := os.Stat(h.profile); err != nil || info.Size() == 0 {
-		h.w.t.Fatalf("%s made no Profile: %v", h.page, err)
-	}
+	return strings.Replace(h.block("toml", `"`+profile+`"`), "env = { ", "env = { "+strings.Join(env, ", ")+", ", 1)
 }

@@ -35,7 +35,13 @@ func newRealHost(w *world, page, profile, box string) *realHost {
 	w.t.Helper()
 	h := &realHost{w: w, page: page, profile: filepath.Join(w.rig.Dir, profile), dir: w.rig.Tree()}
 	h.inbox = filepath.Join(w.rig.Home(), ".local/share/drawbridge", box)
-	h.make(func(command string) string { return command })
+	script := h.block("sh", "connector profile") + "\n" + h.block("sh", "bridge doctor")
+	// The page leaves out what only a test has: a Store of its own.
+	script = strings.ReplaceAll(script, "bridge doctor", "bridge doctor -store-dir '"+w.store+"'")
+	output(w.t, w, "/bin/bash", "-euc", script)
+	if info, err := os.Stat(h.profile); err != nil || info.Size() == 0 {
+		w.t.Fatalf("%s made no Profile: %v", page, err)
+	}
 	return h
 }
 
@@ -57,7 +63,7 @@ func (h *realHost) block(language, text string) string {
 		h.w.t.Fatalf("%d blocks of %s hold %q", len(found), h.page, text)
 	}
 	block := strings.ReplaceAll(found[0], "/abs/path/bin", h.w.bin)
-	return strings.ReplaceAll(block, "/abs/path/"+filepath.Base(h.profile), h.profile)
+	return strings.ReplaceAll(block, "/abs/path", h.w.rig.Dir)
 }
 
 // settings are those of bridge that only a test needs.
@@ -127,7 +133,7 @@ func (h *realHost) exec(prompt string) []string {
 	}
 	config := fmt.Sprintf("model = %q\nmodel_provider = \"rig\"\ncheck_for_update_on_startup = false\n"+
 		"[analytics]\nenabled = false\n[model_providers.rig]\nname = \"rig\"\nbase_url = %q\nenv_key = \"RIG_KEY\"\nwire_api = \"responses\"\n"+
-		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, h.server())
+		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, h.server(h.profile))
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		h.w.t.Fatal(err)
 	}

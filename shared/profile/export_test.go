@@ -5,3 +5,6 @@ var ReadFile = readFile
 
 // FromRelayWith is FromRelay with another registry.
 var FromRelayWith = fromRelay
+
+// BuiltInsAt gives the built-in Profiles of another place.
+var BuiltInsAt = builtInsAt

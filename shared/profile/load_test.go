@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,7 +141,44 @@ func TestRegistry_ReservedIDs(t *testing.T) {
 	if _, err := profile.NewRegistry(profile.Starter(), profile.Starter()); err == nil {
 		t.Error("an id was registered twice")
 	}
-	if n := len(profile.BuiltIns().List()); n != 0 {
-		t.Errorf("this release ships %d built-ins", n)
+}
+
+// The shipped Profiles call the bridge beside the running program, whatever its
+// path holds, and their documents are otherwise fixed.
+func TestBuiltIns(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exe, err = filepath.EvalSymlinks(exe); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, p := range profile.BuiltIns().List() {
+		ids = append(ids, p.ID()+" for "+p.Host()+" "+p.Range()+" by "+p.SessionVariable())
+		if want := filepath.Join(filepath.Dir(exe), "bridge"); p.Executable() != want {
+			t.Errorf("%s calls %s, want %s", p.ID(), p.Executable(), want)
+		}
+		if !p.Standalone() {
+			t.Errorf("%s is not for a stand-alone bridge", p.ID())
+		}
+		if loaded, src, err := profile.Load(p.ID(), profile.BuiltIns()); err != nil || src.Kind != profile.SourceBuiltIn || loaded.Fingerprint() != p.Fingerprint() {
+			t.Errorf("load %s: %v, %v", p.ID(), src, err)
+		}
+	}
+	want := []string{"builtin-claude-code for claude-code >=2.1.0 <3.0.0 by CLAUDE_CODE_SESSION_ID", "builtin-codex for codex >=0.148.0 <1.0.0 by CODEX_BRIDGE_SESSION"}
+	if !slices.Equal(ids, want) {
+		t.Errorf("built-ins %q, want %q", ids, want)
+	}
+	for path, ok := range map[string]bool{`/opt/a "b"/bridge`: true, "/opt/é/bridge": true, "/opt/${x}/bridge": false, "bridge": false} {
+		reg, err := profile.BuiltInsAt(path)
+		if (err == nil) != ok {
+			t.Errorf("at %s: %v", path, err)
+		}
+		for _, p := range reg.List() {
+			if p.Executable() != path {
+				t.Errorf("at %s: %s", path, p.Executable())
+			}
+		}
 	}
 }

@@ -1,10 +1,16 @@
 package profile
 
 import (
-	_ "embed" // for the two documents below
+	"bytes"
+	"embed"
+	"encoding/json"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Starter is the example document of host-profile §12, byte for byte.
@@ -27,9 +33,56 @@ type Registry struct {
 	byID map[string]Profile
 }
 
-// BuiltIns gives the registry of this release. No Host Profile has been
-// reviewed for shipping yet, so it is empty.
-func BuiltIns() Registry { return Registry{} }
+// The built-in Profiles, but for the place where drawbridge lies.
+//
+//go:embed schema/builtin-*.json
+var builtInFiles embed.FS
+
+// bridgeHere stands in them for the bridge beside the running program.
+const bridgeHere = "/drawbridge/bridge"
+
+// BuiltIns gives the registry of this release: the Hosts that are called back in
+// their own tmux pane, each tested with the real program. Their callback is the
+// bridge that lies beside the running program, so their fingerprints differ from
+// one installation to the next, and agree between its programs. Where the program
+// cannot tell its place there are none.
+func BuiltIns() Registry { return builtIns() }
+
+var builtIns = sync.OnceValue(func() Registry {
+	exe, err := os.Executable()
+	if err == nil {
+		exe, err = filepath.EvalSymlinks(exe)
+	}
+	if err != nil {
+		return Registry{}
+	}
+	reg, err := builtInsAt(filepath.Join(filepath.Dir(exe), "bridge"))
+	if err != nil { // the path is one that no Profile may name
+		return Registry{}
+	}
+	return reg
+})
+
+// builtInsAt gives the built-in Profiles with bridge as their executable.
+func builtInsAt(bridge string) (Registry, error) {
+	path, err := json.Marshal(bridge)
+	if err != nil {
+		return Registry{}, err
+	}
+	names, err := fs.Glob(builtInFiles, "schema/builtin-*.json")
+	if err != nil {
+		return Registry{}, err
+	}
+	var documents [][]byte
+	for _, name := range names {
+		data, err := builtInFiles.ReadFile(name)
+		if err != nil {
+			return Registry{}, err
+		}
+		documents = append(documents, bytes.Replace(data, []byte(`"`+bridgeHere+`"`), path, 1))
+	}
+	return NewRegistry(documents...)
+}
 
 // NewRegistry parses documents as built-ins: they alone may use the reserved
 // ids. Two of one id are refused.

@@ -52,7 +52,7 @@ func TestExample(t *testing.T) {
 
 func TestList(t *testing.T) {
 	var out bytes.Buffer
-	if err := hostcli.List(&out, profile.BuiltIns()); err != nil {
+	if err := hostcli.List(&out, profile.Registry{}); err != nil {
 		t.Fatal(err)
 	}
 	const want = "{\n  \"schema\": \"agent-knock-knock/host-profile-list\",\n  \"version\": 1,\n  \"profiles\": []\n}\n"
