@@ -88,6 +88,7 @@ type (
 		means, held string
 		withEmpty   bool
 		wraps       bool
+		above       bool
 		draft       bool
 		room        int
 	}
@@ -151,10 +152,13 @@ func (c *compiler) file(name string, d *document) *File {
 	ready := 0
 	for i, ft := range d.Footer {
 		at := fmt.Sprintf("/footer/%d", i)
-		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps, draft: ft.Draft, room: ft.Room})
+		f.footer = append(f.footer, footer{row: c.row(at+"/row", ft.Row), means: ft.Means, held: ft.Held, withEmpty: ft.WithEmpty, wraps: ft.Wraps, above: ft.Above, draft: ft.Draft, room: ft.Room})
 		c.oneOf(at+"/means", ft.Means, meansReady, meansHint, meansBusy, meansStarting, meansBlocked)
 		if (ft.Means == meansBlocked) != (ft.Held != "") {
 			c.fail(at+"/held", "belongs to means %q and to no other", meansBlocked)
+		}
+		if ft.Above && (ft.Means != meansHint || d.Composer.Frame == nil) {
+			c.fail(at+"/above", "belongs to a hint below a framed composer")
 		}
 		if ft.Means == meansReady {
 			ready++

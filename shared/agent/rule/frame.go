@@ -40,6 +40,9 @@ func (r *reader) framed(at int, m marker) layout {
 		}
 		l.found, l.footerEnd = append(l.found, ft), i
 	}
+	if n := len(l.found); n > 0 && l.stray < 0 && l.found[n-1].above {
+		l.stray = l.footerEnd // the row that says what the footer is does not stand below it
+	}
 	return l
 }
 

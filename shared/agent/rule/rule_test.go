@@ -228,6 +228,7 @@ func TestCompile_Refuses(t *testing.T) {
 		{"/composer/markers/0/text", "ab", "/composer/markers/0/text: is not one character"},
 		{"/composer/markers/0/held", "x", "/composer/markers: has no ordinary marker"},
 		{"/composer/indent", 0, "/composer/indent: is 0"},
+		{"/footer/7/above", true, "/footer/7/above: belongs to a hint below a framed composer"},
 		{"/composer/gap", "ab", "/composer/gap: is not the one character"},
 		{"/composer/frame", map[string]any{"name": "f", "text": "─+"}, "/composer/frame/full: is not set"},
 		{"/composer/cursor", map[string]any{}, "/composer/cursor: tests nothing"},

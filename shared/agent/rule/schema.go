@@ -106,6 +106,9 @@ type footerJSON struct {
 	// narrow for: it counts only directly below one, and only if its first word
 	// would not have fitted there.
 	Wraps bool `json:"wraps"`
+	// Above says that anything may stand in the row (a user's own status line), as
+	// long as a row that is ready, busy or blocked stands below it.
+	Above bool `json:"above"`
 	// Draft says that a ready row is one only while the composer shows all of a
 	// draft.
 	Draft bool `json:"draft"`
