@@ -108,6 +108,9 @@ var steps = map[fault.Code]string{
 	fault.CallbackUnavailable: "status", fault.CallbackInFlight: "wait", fault.CallbackExhausted: "none",
 	fault.CallbackPermanent: "none", fault.CallbackUncertain: "none", fault.CallbackConflict: "none",
 	fault.DeferredTransfer: "wait", fault.SiblingUnavailable: "wait", fault.ShuttingDown: "none",
+	fault.InvalidType: "status", fault.UnknownField: "status", fault.LimitExceeded: "status", fault.ControlCharacter: "status",
+	fault.SecretNotAllowed: "status", fault.InteractionMismatch: "status", fault.ResponseNotAllowed: "status",
+	fault.AnswerKindMismatch: "status", fault.UnknownQuestion: "status", fault.UnknownOption: "status", fault.MissingAnswer: "status",
 	fault.Internal: "status",
 }
 
