@@ -206,7 +206,7 @@ func (f *follower) take(l journal.Line, r record) error {
 	switch {
 	case r.Session != f.task.ThreadID || r.Sidechain || r.UUID == "" || f.chain[r.UUID]:
 		return nil
-	case r.prompts():
+	case r.prompts() && !f.adds(r):
 		// A second program may work on the same session (`claude -p --resume`): the
 		// process in the pane knows nothing of it (claude §10).
 		if f.next == nil && r.Source != sourceSDK {
@@ -249,6 +249,12 @@ func (f *follower) take(l journal.Line, r record) error {
 		}
 	}
 	return nil
+}
+
+// adds reports whether a prompt is no new one but something that the agent itself
+// puts into the turn, such as what a hook has to say: it bears the turn's own id.
+func (f *follower) adds(r record) bool {
+	return r.Meta && f.chain[r.Parent] && r.Prompt != "" && r.Prompt == f.first.Prompt
 }
 
 // joins reports whether a record belongs to the turn: its parent does, across a

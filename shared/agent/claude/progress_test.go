@@ -308,6 +308,12 @@ func TestProgress_Chain(t *testing.T) {
 		{"a turn by another session", func(tr *transcript, prompt string) {
 			tr.prompt("Another Claude session sent a message: x", map[string]any{"promptSource": "system", "isMeta": true})
 		}, agent.NextBegan, ""},
+		{"what a hook has to say", func(tr *transcript, prompt string) {
+			tr.says("end_turn", words("too early"))
+			tr.prompt("Stop hook feedback: x", map[string]any{"promptSource": "system", "isMeta": true, "promptId": "p-1"})
+			tr.says("end_turn", words("after it"))
+			tr.closes()
+		}, agent.Completed, "after it"},
 		{"local commands", func(tr *transcript, prompt string) {
 			tr.record("user", map[string]any{"isMeta": true, "message": map[string]any{"role": "user", "content": "<local-command-caveat>x"}})
 			tr.record("user", map[string]any{"message": map[string]any{"role": "user", "content": "<command-name>/model</command-name>"}})
@@ -346,7 +352,7 @@ func TestProgress_Chain(t *testing.T) {
 			m := w.self()
 			tr := m.transcript()
 			tr.turn("before")
-			prompt := tr.prompt("do it", nil)
+			prompt := tr.prompt("do it", map[string]any{"promptId": "p-1"})
 			task := tr.task(prompt)
 			tc.write(tr, prompt)
 			m.register("idle", nil)
