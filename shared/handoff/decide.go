@@ -12,21 +12,25 @@ import (
 // owns the pane, or of a human's own task. An offer is minted by status alone.
 func (d *Desk) decisions(ctx context.Context, s *sighting, owner *store.Turn, watched bool, r *Row) error {
 	switch {
-	case owner != nil:
+	case owner != nil && s.reading.State == agent.Approval:
 		x, err := d.currentDispatch(ctx, *owner)
 		if err != nil {
 			return err
 		}
-		if s.reading.State == agent.Approval {
-			found, why := d.turnDialog(ctx, s, *owner, x)
-			r.ApprovalState = judged(s, found, why)
-			if why == "" {
-				r.Actions["approve"] = approveAction("turn_id", owner.ID)
-			}
+		found, why := d.turnDialog(ctx, s, *owner, x)
+		r.ApprovalState = judged(s, found, why)
+		if why == "" {
+			r.Actions["approve"] = approveAction("turn_id", owner.ID)
 		}
-		if d.respondable(s, *owner) {
+	case owner != nil && d.respondable(s, *owner):
+		open, err := d.Store.PromptsOpen(ctx, owner.ID)
+		if err != nil {
+			return err
+		}
+		if !open {
 			r.Actions["respond"] = respondAction(*owner)
 		}
+	case owner != nil:
 	case s.reading.State == agent.Approval && !watched:
 		found, why := d.loneDialog(ctx, s)
 		r.ApprovalState = judged(s, found, why)
