@@ -39,6 +39,7 @@ func TestDependencies(t *testing.T) {
 		"golang.org/x/sync",
 		"golang.org/x/sys",
 		"golang.org/x/term",
+		"golang.org/x/text",
 		"golang.org/x/time",
 	}
 	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {

@@ -37,6 +37,13 @@ func TestScripts(t *testing.T) {
 			if err := os.MkdirAll(home, 0o700); err != nil {
 				return err
 			}
+			skill, err := os.ReadFile(filepath.Join("..", "docs", "SKILL.md"))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(env.WorkDir, "skill.md"), skill, 0o600); err != nil {
+				return err
+			}
 			return cutPage(env.WorkDir)
 		},
 	})
