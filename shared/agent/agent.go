@@ -113,7 +113,7 @@ type Composer struct {
 
 // Prompt is one isolated dialog.
 type Prompt struct {
-	Kind     string // run_command, edit_files, mcp_tool, questionnaire, elicitation
+	Kind     string // run_command, edit_files, fetch, mcp_tool, plan, tool (another, or out of sight), questionnaire, elicitation
 	Title    string
 	Command  string // as shown, white space removed at row ends; the transcript's form is authoritative
 	Reason   string
