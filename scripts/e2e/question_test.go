@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -205,4 +206,35 @@ func recorded(t *testing.T, p *rig.Pane, want string) bool {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// bridge ends when the first of two keys of an answer was pressed: the step is in
+// doubt for good and is offered to nobody; the user's own answer is noticed, and the
+// next step is asked. Proves core §13 row 11.
+func TestQuestion_CrashBetweenKeys(t *testing.T) {
+	w := newWorld(t, withCrash("bridge", "interaction_stroke"))
+	pane := w.plan("0.171.0")
+	turn := w.send(pane, "SCN=ASK")["turn_id"]
+	step := w.asked(turn, 1)
+	h := w.start()
+	answer := w.option(step, "Blue")
+	answer["question_id"] = w.question(step)["question_id"]
+	ctx, cancel := context.WithTimeout(t.Context(), callWait)
+	defer cancel()
+	if _, err := h.Call(ctx, "respond_interaction", args{"turn_id": turn, "interaction_id": step["interaction_id"], "answers": []any{answer}}); err == nil {
+		t.Fatal("the answer came back; bridge did not end")
+	}
+	<-h.Exited()
+	w.again(h)
+	w.eventually("the step is in doubt", func() bool {
+		data := w.call("status", args{"turn_id": turn})
+		state, _ := data["interaction_state"].(args)
+		actions, _ := data["available_actions"].(args)
+		return state != nil && state["state"] == "response_uncertain" && state["interaction_id"] == step["interaction_id"] && actions["respond_interaction"] == nil
+	})
+	if !strings.Contains(pane.Screen().Text, "Question 1/2") {
+		t.Errorf("an answer was submitted:\n%s", pane.Screen().Text)
+	}
+	pane.Key("Enter") // the user answers
+	w.asked(turn, 2)
 }

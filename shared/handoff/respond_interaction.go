@@ -405,15 +405,17 @@ func (x *answering) follow(ctx context.Context) error {
 // stands insists that the page shows the answer, the same in two looks settleGap
 // apart, directly before the key that submits it.
 func (x *answering) stands(ctx context.Context) error {
-	for range 2 {
+	for i := range 2 {
+		if i > 0 {
+			if err := sleep(ctx, settleGap); err != nil {
+				return err
+			}
+		}
 		if err := x.look(ctx); err != nil {
 			return err
 		}
 		if stroke, err := x.stroke(); err != nil || !stroke.Submits {
 			return fmt.Errorf("the page does not keep showing the answer: %w", errors.Join(err, errPageLeft))
-		}
-		if err := sleep(ctx, settleGap/2); err != nil {
-			return err
 		}
 	}
 	return nil
