@@ -1,7 +1,10 @@
 // Command demo shows drawbridge's main job on real parts: a small Host lists the
 // terminals of a tmux server, sends a task to a real Codex, goes on, and is
-// called back when the task is done. The model behind Codex is scripted, so no
-// account is needed. At the end everything drains and nothing is left running.
+// called back when the task is done. With a real Claude Code the task needs a
+// command that the agent must ask for: the Host is called back with the question,
+// approves it once, and is called back again. The model behind the agent is
+// scripted, so no account is needed. At the end everything drains and nothing is
+// left running.
 package main
 
 import (
@@ -21,10 +24,13 @@ import (
 	"drawbridge/scripts/internal/rig"
 )
 
-// The task. What the scripted model answers is behind the slash.
+// The tasks. What the scripted model does is said by the word SCN=.
 const (
-	task   = "How many planks has the drawbridge? SCN=SLOW:3/It_has_twelve_planks_and_two_chains."
-	answer = "It has twelve planks and two chains."
+	task    = "How many planks has the drawbridge? SCN=SLOW:3/It_has_twelve_planks_and_two_chains."
+	answer  = "It has twelve planks and two chains."
+	asking  = "Please mark the bridge as inspected. SCN=EXEC:inspected"
+	command = "touch approved-inspected.txt"
+	done    = "EXEC finished"
 )
 
 // wait bounds the way from the task to its callback.
@@ -32,25 +38,37 @@ const wait = time.Minute
 
 func main() {
 	bin := flag.String("bin", "bin", "directory of the built programs")
-	version := flag.String("codex", rig.CodexVersions[0], "version of Codex")
-	daemon := flag.Bool("daemon", false, "let Codex hand the conversation to its background server, as it does by default")
+	o := options{}
+	flag.StringVar(&o.agent, "agent", rig.Codex, "agent to show: codex or claude")
+	flag.StringVar(&o.codex, "codex", rig.CodexVersions[0], "version of Codex")
+	flag.StringVar(&o.claude, "claude", rig.ClaudeVersions[0], "version of Claude Code")
+	flag.BoolVar(&o.daemon, "daemon", false, "let Codex hand the conversation to its background server, as it does by default")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *bin, *version, *daemon); err != nil {
+	if err := run(ctx, *bin, o); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: error: %v\n", err)
 		os.Exit(1)
 	}
 }
 
+// options choose the agent.
+type options struct {
+	agent, codex, claude string
+	daemon               bool
+}
+
 // outcome is what the last lines show.
 type outcome struct {
 	session, turn, verdict string
-	callback               inbox.Message
+	callback               inbox.Message // the last one
 	dir                    string
 }
 
-func run(ctx context.Context, bin, version string, daemon bool) error {
+func run(ctx context.Context, bin string, o options) error {
+	if o.agent != rig.Codex && o.agent != rig.Claude {
+		return fmt.Errorf("agent %q: want %s or %s", o.agent, rig.Codex, rig.Claude)
+	}
 	bin, err := filepath.Abs(bin)
 	if err != nil {
 		return err
@@ -61,7 +79,7 @@ func run(ctx context.Context, bin, version string, daemon bool) error {
 	}
 	var out outcome
 	err = rig.Do(ctx, "demo", func(format string, a ...any) { say(format, a...) }, func(tb rig.TB) {
-		out = show(tb, say, bin, version, daemon)
+		out = show(tb, say, bin, o)
 	})
 	if err != nil {
 		return err
@@ -79,12 +97,18 @@ func run(ctx context.Context, bin, version string, daemon bool) error {
 }
 
 // show runs the story; tb ends it when something is not as it should be.
-func show(tb rig.TB, say func(string, ...any), bin, version string, daemon bool) outcome {
+func show(tb rig.TB, say func(string, ...any), bin string, o options) outcome {
 	r := rig.New(tb)
 	out := outcome{dir: r.Dir}
-	say("starting Codex %s in a tmux pane", version)
-	pane := r.Codex(version, rig.CodexOptions{Daemon: daemon})
-	say("Codex is ready in pane %s, process %d", pane.ID, pane.PID)
+	var pane *rig.Pane
+	if o.agent == rig.Claude {
+		say("starting Claude Code %s in a tmux pane", o.claude)
+		pane = r.Claude(o.claude, rig.ClaudeOptions{})
+	} else {
+		say("starting Codex %s in a tmux pane", o.codex)
+		pane = r.Codex(o.codex, rig.CodexOptions{Daemon: o.daemon})
+	}
+	say("the agent is ready in pane %s, process %d", pane.ID, pane.PID)
 
 	host, err := demohost.Start(tb.Context(), demohost.Options{
 		Bridge: filepath.Join(bin, "bridge"), Inbox: filepath.Join(bin, "inbox"),
@@ -120,20 +144,11 @@ func show(tb rig.TB, say func(string, ...any), bin, version string, daemon bool)
 		tb.Fatalf("list shows no idle terminal: %v", listed["terminal_scan"])
 	}
 
-	sent := call("send", map[string]any{"terminal_id": terminal, "request": task})
-	out.session, out.turn = text(sent["session_id"]), text(sent["turn_id"])
-	say("send: %v, %v; the Host goes on with other things", sent["submission_outcome"], sent["status"])
-
-	ctx, cancel := context.WithTimeout(tb.Context(), wait)
-	defer cancel()
-	messages, err := host.Await(ctx, 1)
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
-	out.callback = messages[0]
-	say("a callback has arrived: delivery %.30s…, kept as %s", out.callback.DeliveryID, out.callback.AcceptanceID)
-	if !strings.Contains(out.callback.Body, answer) {
-		tb.Fatalf("the callback does not hold the answer: %s", out.callback.Body)
+	s := &story{tb: tb, say: say, host: host, call: call}
+	if o.agent == rig.Claude {
+		s.asked(&out, terminal)
+	} else {
+		s.answered(&out, terminal)
 	}
 	out.verdict = accepted(tb, call, out.turn)
 
@@ -142,6 +157,68 @@ func show(tb rig.TB, say func(string, ...any), bin, version string, daemon bool)
 	}
 	say("bridge has drained and ended with 0")
 	return out
+}
+
+// story is one task from its send to its last callback.
+type story struct {
+	tb   rig.TB
+	say  func(string, ...any)
+	host *demohost.Host
+	call func(string, map[string]any) map[string]any
+}
+
+// answered tells of a task that the agent does without a question.
+func (s *story) answered(out *outcome, terminal string) {
+	s.send(out, terminal, task)
+	s.await(out, 1, answer)
+}
+
+// asked tells of a task whose command the agent must ask for. The decision is made
+// here as a person would have told the Host to make it.
+func (s *story) asked(out *outcome, terminal string) {
+	s.send(out, terminal, asking)
+	s.await(out, 1, command)
+	var state map[string]any
+	s.poll("the prompt may be approved", func() bool {
+		shown, _ := s.call("status", map[string]any{"turn_id": out.turn})["terminal_status"].(map[string]any)
+		state, _ = shown["approval_state"].(map[string]any)
+		return state["approvable"] == true
+	})
+	s.say("status: the agent asks to run %q; a person says yes", command)
+	if got := s.call("approve", map[string]any{"turn_id": out.turn, "decision": "approve_once"}); got["approved"] != true {
+		s.tb.Fatalf("approve: %v", got)
+	}
+	s.say("approve: once, for this very command")
+	s.await(out, 2, done)
+}
+
+func (s *story) send(out *outcome, terminal, request string) {
+	sent := s.call("send", map[string]any{"terminal_id": terminal, "request": request})
+	out.session, out.turn = text(sent["session_id"]), text(sent["turn_id"])
+	s.say("send: %v, %v; the Host goes on with other things", sent["submission_outcome"], sent["status"])
+}
+
+// await waits for the nth callback, which must hold want.
+func (s *story) await(out *outcome, n int, want string) {
+	ctx, cancel := context.WithTimeout(s.tb.Context(), wait)
+	defer cancel()
+	messages, err := s.host.Await(ctx, n)
+	if err != nil {
+		s.tb.Fatalf("%v", err)
+	}
+	out.callback = messages[n-1]
+	s.say("a callback has arrived: delivery %.30s…, kept as %s", out.callback.DeliveryID, out.callback.AcceptanceID)
+	if !strings.Contains(out.callback.Body, want) {
+		s.tb.Fatalf("the callback does not hold %q: %s", want, out.callback.Body)
+	}
+}
+
+func (s *story) poll(what string, ok func() bool) {
+	for deadline := time.Now().Add(wait); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.tb.Fatalf("%s: not so within %s", what, wait)
+		}
+	}
 }
 
 // accepted waits until the Turn's status says that the callback is settled.
