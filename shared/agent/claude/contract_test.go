@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"drawbridge/shared/agent"
-	"drawbridge/shared/agent/agenttest"
+	"drawbridge/shared/testkit/agenttest"
 )
 
 func TestContract(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"drawbridge/shared/agent"
-	"drawbridge/shared/agent/agenttest"
+	"drawbridge/shared/testkit/agenttest"
 )
 
 func TestContract(t *testing.T) {
