@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"drawbridge/shared/agent"
-	"drawbridge/shared/agent/rule"
 	"drawbridge/shared/agent/screen"
 	"drawbridge/shared/terminal"
 )
@@ -496,16 +495,4 @@ func TestRead_DigestIsTheRegion(t *testing.T) {
 			t.Errorf("%s: only %d changes inside, %d outside", name, changed, same)
 		}
 	}
-}
-
-func FuzzRead(f *testing.F) {
-	files := load(f).Files()
-	for _, s := range shots(f) {
-		k := slices.IndexFunc(files, func(rf *rule.File) bool { return rf.Name() == s.file.Name() })
-		f.Add(s.screen.Text, s.screen.Pane.Width, s.screen.Pane.Height, uint8(k))
-	}
-	f.Fuzz(func(t *testing.T, text []byte, w, h int, k uint8) {
-		rf := files[int(k)%len(files)]
-		sound(t, "fuzzed", rf.Read(terminal.Screen{Text: text, Pane: terminal.Pane{Width: w, Height: h}}))
-	})
 }

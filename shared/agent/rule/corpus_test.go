@@ -213,33 +213,6 @@ func sound(t testing.TB, name string, r agent.Reading) {
 	}
 }
 
-// once checks that the keys of an approval lead to an option that allows this one
-// call and nothing more.
-func once(t testing.TB, name string, p *agent.Prompt) {
-	t.Helper()
-	if len(p.Approve) == 0 || len(p.Approve) == 1 && p.Approve[0] == terminal.Yes {
-		return // a key that the dialog's own label names
-	}
-	at := p.Selected
-	for _, k := range p.Approve[:len(p.Approve)-1] {
-		switch k {
-		case terminal.Up:
-			at--
-		case terminal.Down:
-			at++
-		default:
-			t.Errorf("%s: key %s on the way to an option", name, k)
-		}
-	}
-	if p.Approve[len(p.Approve)-1] != terminal.Enter || at < 0 || at >= len(p.Options) {
-		t.Errorf("%s: keys %v from option %d of %d", name, p.Approve, p.Selected, len(p.Options))
-		return
-	}
-	if label := p.Options[at]; label != "Yes" && label != "Allow" && label != "Yes, manually approve edits" {
-		t.Errorf("%s: keys %v lead to %q", name, p.Approve, label)
-	}
-}
-
 func TestRead_Composer(t *testing.T) {
 	set := load(t)
 	for _, tc := range []struct {
