@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"drawbridge/scripts/internal/demohost"
 	"drawbridge/scripts/internal/rig"
 )
 
@@ -186,11 +187,17 @@ func TestClaude_LongRequests(t *testing.T) {
 	}
 }
 
-// give gives the pane a task. On a busy machine the agent may record it later than
-// a call waits; that is no failure, and the record must come.
+// give gives the pane a task. On a busy machine the pane may not stand still in
+// time, which may be tried again, and the agent may record the task later than a
+// call waits; the record must come.
 func (w *world) give(p *rig.Pane, request string) args {
 	w.t.Helper()
-	r := w.start().try("send", args{"terminal_id": w.terminal(p), "request": request})
+	var r demohost.Result
+	id := w.terminal(p)
+	w.eventually("the pane takes a task", func() bool {
+		r = w.start().try("send", args{"terminal_id": id, "request": request})
+		return r.Data["code"] != "terminal_not_idle" || r.Data["safe_to_retry"] != true
+	})
 	switch r.Data["submission_outcome"] {
 	case "agent_accepted":
 	case "pending_acceptance":
@@ -267,7 +274,7 @@ func TestClaude_ApprovalSeen(t *testing.T) {
 			if got := w.status(sent)["status"]; got != "waiting_for_controller" {
 				t.Errorf("the turn is %v", got)
 			}
-			w.refused("send", args{"terminal_id": w.terminal(pane), "request": "meanwhile"}, "interaction_pending")
+			w.refused("send", args{"terminal_id": w.terminal(pane), "request": "meanwhile"}, "approval_pending")
 			pane.Key("Enter")
 			second := w.await(2)[1]
 			if second.Body == first.Body {
