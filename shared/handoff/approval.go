@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 	"encoding/json"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -82,9 +83,15 @@ func callOf(p agent.Prompt, calls []agent.Call) (agent.Call, bool) {
 	if p.Kind != kindEdit || len(edits) != 1 {
 		return agent.Call{}, false
 	}
-	file := strings.TrimSpace(p.Command)
-	file = file[strings.LastIndex(file, "/")+1:]
-	return edits[0], file == "" && p.Command == "" || file != "" && strings.Contains(edits[0].Command, file)
+	call := edits[0]
+	switch file := path.Base(strings.TrimSpace(p.Command)); {
+	case p.Command == "":
+		return call, true
+	case strings.Contains(call.Command, "\n"): // a patch
+		return call, strings.Contains(call.Command, file)
+	default:
+		return call, path.Base(call.Command) == file
+	}
 }
 
 // squeeze removes all white space.
