@@ -62,7 +62,7 @@ func (h *realHost) print(session, prompt string) []string {
 	if err != nil {
 		h.w.t.Fatal(err)
 	}
-	argv := append(h.claudeArgs("claude -p", h.profile), "--output-format", "stream-json", "--verbose", "--session-id", session, prompt)
+	argv := append(h.claudeArgs("claude -p", "/abs/path/claude.json"), "--output-format", "stream-json", "--verbose", "--session-id", session, prompt)
 	return h.run(h.w.rig.ClaudeEnv(h.dir), exe, argv...)
 }
 

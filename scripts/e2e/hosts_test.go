@@ -133,7 +133,7 @@ func (h *realHost) exec(prompt string) []string {
 	}
 	config := fmt.Sprintf("model = %q\nmodel_provider = \"rig\"\ncheck_for_update_on_startup = false\n"+
 		"[analytics]\nenabled = false\n[model_providers.rig]\nname = \"rig\"\nbase_url = %q\nenv_key = \"RIG_KEY\"\nwire_api = \"responses\"\n"+
-		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, h.server(h.profile))
+		"requires_openai_auth = false\nsupports_websockets = false\n%s", rig.Model, h.w.rig.URL, h.server("/abs/path/codex.json"))
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		h.w.t.Fatal(err)
 	}
