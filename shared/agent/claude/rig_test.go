@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,8 +97,24 @@ func newRig(t *testing.T, version string) *rig {
 	}
 	r.tmux = terminal.New(terminal.Options{Sockets: []string{r.socket}})
 	r.adapter = claude.New(claude.Options{Rules: set})
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", r.socket, "kill-server").Run() })
+	t.Cleanup(r.stop)
 	return r
+}
+
+// stop ends the tmux server and waits for the agents: they still write files when
+// their terminal goes.
+func (r *rig) stop() {
+	out, _ := exec.Command("tmux", "-S", r.socket, "list-panes", "-a", "-F", "#{pane_pid}").Output()
+	_ = exec.Command("tmux", "-S", r.socket, "kill-server").Run()
+	for _, field := range strings.Fields(string(out)) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			continue
+		}
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && syscall.Kill(pid, 0) == nil; {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 }
 
 func (r *rig) tm(args ...string) string {
