@@ -69,13 +69,6 @@ func (d *Desk) repeated(ctx context.Context, c repeat, held bool) (Outcome, bool
 	return d.sendResult(sub, true, ""), true, nil
 }
 
-// replay is repeated for a send.
-func (d *Desk) replay(ctx context.Context, id string, in SendInput, held bool) (Outcome, bool, error) {
-	return d.repeated(ctx, repeat{
-		id: id, kind: store.KindTask, turn: in.TurnID, session: in.SessionID, terminal: in.TerminalID, text: in.Request,
-	}, held)
-}
-
 // occupy takes the pane for a submission. done says that an equal call has ended
 // while this one waited: out is its answer, and nothing is held. The caller must
 // release h else.
