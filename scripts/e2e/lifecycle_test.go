@@ -206,11 +206,11 @@ func TestCrash_BridgeInSwitch(t *testing.T) {
 				return (tr == nil) == tc.settled && (tr == nil || tr["status"] == "uncertain")
 			})
 			if tr, _ := row["unresolved_transition"].(args); tr != nil {
-				next.refused("send", args{"terminal_id": terminal, "request": "SCN=SAY:no"}, "lifecycle_unresolved")
-				if tc.thread == "draft" {
+				if tc.thread == "draft" { // the person clears what was left
 					p.Key("C-u")
 					p.AwaitIdle()
 				}
+				next.refused("send", args{"terminal_id": terminal, "request": "SCN=SAY:no"}, "lifecycle_unresolved")
 				closing := tr["available_actions"].(args)["close"].(args)["arguments"].(args)
 				if tc.thread == "new" {
 					next.refused("close", closing, "identity_unverified")
@@ -233,6 +233,62 @@ func TestCrash_BridgeInSwitch(t *testing.T) {
 			}
 			if got := w.rig.Server.Turns("SCN=SAY:no"); got != 0 {
 				t.Errorf("a refused request reached the model %d times", got)
+			}
+		})
+	}
+}
+
+// Native threads of Claude Code: its registry names the thread at any time, so a
+// switch is proven without asking, and a person's switch is followed by the next
+// send. Both versions.
+func TestLifecycle_Claude(t *testing.T) {
+	for _, version := range []string{"2.1.332", "2.1.263"} {
+		t.Run(version, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.claude(version)
+			id := args{"terminal_id": w.terminal(p)}
+			seen := w.call("native_inspect", args{"terminal_id": id["terminal_id"], "inspection": "status"})
+			status, _ := seen["native_status"].(args)
+			if seen["status"] != "observed" || status["kind"] != "status_panel" || status["redacted"] != true || seen["terminal_dismissal"] == nil {
+				t.Fatalf("native_inspect: %v", seen)
+			}
+			p.AwaitIdle()
+			w.refuses(p, "identify_foreground", id, "capability_missing")
+			first := w.sendAs(p, "SCN=SAY:first")
+			thread := text(managed(w.row(p))["native_thread_id"])
+			if thread != seen["native_thread_id"] {
+				t.Errorf("the panel named %v, the request was taken in %s", seen["native_thread_id"], thread)
+			}
+
+			fresh := w.switched("new_thread", id)
+			if fresh["previous_session_id"] != first["session_id"] || fresh["native_thread_id"] == thread {
+				t.Errorf("new_thread: %v", fresh)
+			}
+			second := w.sendAs(p, "SCN=SAY:second")
+			if second["session_id"] != fresh["session_id"] {
+				t.Errorf("the second task is of %v, the new thread's Session is %v", second["session_id"], fresh["session_id"])
+			}
+			back := w.switched("resume_thread", args{"terminal_id": id["terminal_id"], "native_thread_id": thread})
+			if back["session_id"] != first["session_id"] {
+				t.Errorf("resume_thread: %v", back)
+			}
+			again := w.call("resume_thread", args{"terminal_id": id["terminal_id"], "native_thread_id": thread})
+			if again["status"] != "already_active" {
+				t.Errorf("resume of the active thread: %v", again)
+			}
+
+			// A person clears: the next send into the pane adopts what it shows.
+			p.Submit("/clear")
+			p.AwaitIdle()
+			w.eventually("the row shows the conflict", func() bool { return w.row(p)["management_state"] == "conflict" })
+			third := w.sendAs(p, "SCN=SAY:third")
+			row := managed(w.row(p))
+			if row["session_id"] != third["session_id"] || third["session_id"] == first["session_id"] || row["native_thread_id"] == thread {
+				t.Errorf("adopted: %v, row %v", third, row)
+			}
+			list := w.call("list_resumable_threads", id)
+			if previous, _ := list["previous"].(args); previous == nil || previous["native_thread_id"] != thread {
+				t.Errorf("previous: %v", list["previous"])
 			}
 		})
 	}
