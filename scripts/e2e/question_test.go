@@ -58,6 +58,17 @@ func (w *world) option(step args, label string) args {
 	return nil
 }
 
+// given gives the pane a task and is content with an acceptance that is proven
+// later: a question needs none of send's answer but the Turn.
+func (w *world) given(p *rig.Pane, request string) any {
+	w.t.Helper()
+	r := w.start().try("send", args{"terminal_id": w.terminal(p), "request": request})
+	if r.Data["turn_id"] == nil || r.Data["terminal_input"] != "sent" {
+		w.t.Fatalf("send: %s", r.Text)
+	}
+	return r.Data["turn_id"]
+}
+
 // plan brings Codex into plan mode, as a person does: only there it asks.
 func (w *world) plan(version string) *rig.Pane {
 	w.t.Helper()
@@ -167,14 +178,14 @@ func TestQuestion_ClaudeOneAndMany(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
 			pane := w.claude(version)
-			turn := w.send(pane, "SCN=ASKONE")["turn_id"]
+			turn := w.given(pane, "SCN=ASKONE")
 			step := w.asked(turn, 1)
 			w.answer(turn, step, w.option(step, "Large"))
 			if done := w.await(2)[1]; !strings.Contains(done.Body, "ASKONE finished") {
 				t.Errorf("the callback:\n%s", done.Body)
 			}
 			pane.AwaitIdle()
-			turn = w.send(pane, "SCN=ASKMANY")["turn_id"]
+			turn = w.given(pane, "SCN=ASKMANY")
 			if told := w.await(3)[2]; !strings.Contains(told.Body, "Only the user at the pane") {
 				t.Errorf("the callback:\n%s", told.Body)
 			}
