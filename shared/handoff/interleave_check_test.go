@@ -118,7 +118,8 @@ func (r *interleaving) check() {
 		}
 	}
 	for _, p := range r.panes {
-		if r.now[p] != nil {
+		dead := strings.TrimSpace(r.tmuxDo("display-message", "-p", "-t", p.tid, "#{pane_dead}")) == "1"
+		if r.now[p] != nil && !dead { // an agent that was asked to quit has done so by itself
 			r.usable(p)
 		}
 	}
