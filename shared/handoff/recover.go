@@ -83,7 +83,11 @@ func (d *Desk) isolated(ctx context.Context, o store.OpenDispatch) (changed bool
 			changed, err = false, fault.New(fault.Internal, "recover message %s: see the log", o.Dispatch.MessageID)
 		}
 	}()
-	return d.recoverDispatch(ctx, o)
+	changed, err = d.recoverDispatch(ctx, o)
+	if fault.Is(err, fault.TurnStatusInvalid) {
+		return false, nil // it was closed meanwhile, for which nobody needs the pane
+	}
+	return changed, err
 }
 
 // recoverDispatch settles one open dispatch whose program no longer works on it.
