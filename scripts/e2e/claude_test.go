@@ -328,19 +328,21 @@ func TestClaude_Restart(t *testing.T) {
 	requireOnce(t, w, request)
 }
 
-// An agent that dies in the middle of its turn is told as failed.
+// An agent that dies in the middle of its turn is told as stalled, once: how far it
+// came is not known.
 func TestClaude_AgentDies(t *testing.T) {
 	w := newWorld(t)
 	pane := w.claude("2.1.332")
 	sent := w.give(pane, "SCN=GATE:death")
 	w.eventually("the turn runs", func() bool { return w.rig.Server.Waiting("death") == 1 })
 	pane.Kill()
-	if message := w.await(1)[0]; !strings.Contains(message.Body, text(sent["turn_id"])) {
+	if message := w.await(1)[0]; !strings.Contains(message.Body, text(sent["turn_id"])) || !strings.Contains(message.Body, "stalled") {
 		t.Errorf("the callback:\n%s", message.Body)
 	}
-	if got := w.status(sent)["status"]; got != "failed" {
+	if got := w.status(sent)["status"]; got != "stalled" {
 		t.Errorf("the turn is %v", got)
 	}
+	w.call("close", args{"turn_id": sent["turn_id"]})
 }
 
 // Both agents serve one Host at the same time.
