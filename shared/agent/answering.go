@@ -142,9 +142,10 @@ func asks(p *Page, a Ask) bool {
 // reviews reports whether the page that submits shows each question with an answer
 // in order and nothing besides, and may only submit or cancel.
 func reviews(p *Page, all []Ask) bool {
-	_, rest, ok := strings.Cut(p.Text, "\n")
+	_, rest, _ := strings.Cut(p.Text, "\n")
 	rest = inked(rest)
 	for _, a := range all {
+		var ok bool
 		if rest, ok = strings.CutPrefix(rest, "●"+inked(a.Text)+"→"); !ok {
 			return false
 		}

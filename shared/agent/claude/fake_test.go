@@ -96,7 +96,6 @@ type member struct {
 	hold    net.Conn
 	master  *os.File
 	session string
-	status  map[string]any // members of its registry file beside the usual ones
 }
 
 // start runs the fake in a terminal of its own, below a shell.
