@@ -353,7 +353,7 @@ func (e elsewhere) Identify(ctx context.Context, proc agent.Process) (agent.Iden
 
 const foreign = "01a22c87-235b-7c12-b45d-5b387f73b984"
 
-// Proves tools 11.38: reconciling detaches the Session that was shown, once for
+// Proves tools 11.18 and 11.38: reconciling detaches the Session that was shown, once for
 // each offer, and never types.
 func TestReconcileBinding(t *testing.T) {
 	w := newWorld(t)

@@ -244,7 +244,7 @@ func (w *world) epoch(p *pane) int64 {
 	return sum
 }
 
-// Proves tools 11.23: one lease epoch from probe to request; a replay repeats
+// Proves tools 11.13 and 11.23: one lease epoch from probe to request; a replay repeats
 // neither.
 func TestIdentifyAndSend(t *testing.T) {
 	w := newWorld(t)

@@ -22,35 +22,21 @@ type chapter struct {
 	spec    string
 	section int
 	last    int
-	first   []int          // the first set (★): no release without a test
-	needs   map[int]string // what a line, or the rest of it, waits for
+	first   []int // the first set (★): no release without a test
 }
 
 var chapters = []chapter{
 	{
 		"core", 19, 63,
 		[]int{3, 4, 5, 6, 11, 14, 15, 16, 17, 21, 23, 24, 26, 27, 31, 32, 38, 39, 40, 42, 43, 44, 46, 50, 53, 56, 57, 58, 59, 60},
-		map[int]string{
-			50: "`new_thread`, `resume_thread`", 51: "`resume_thread`", 52: "`resume_thread`", 53: "`approve`",
-			54: "`approve` (the digest of the prompt is proven)", 55: "`approve` (the notification is proven)",
-			56: "automatic approval", 57: "`respond_interaction`",
-		},
 	},
 	{
 		"tools", 11, 40,
 		[]int{1, 2, 5, 6, 8, 10, 11, 12, 13, 15, 18, 21, 24, 25, 27, 30, 33, 36, 39},
-		map[int]string{
-			13: "`respond`, `identify_and_send` for their part", 18: "`reconcile_binding` for its part",
-			21: "`native_inspect`", 22: "`identify_foreground`", 23: "`identify_and_send`",
-			24: "`approve`", 25: "`approve`", 26: "`approve` (the Store's offers are proven: core 19.58)", 27: "`approve`", 28: "`approve`",
-			29: "`respond_interaction`", 30: "`respond_interaction`", 35: "`new_thread`", 36: "`resume_thread`", 37: "`resume_thread`",
-			38: "`reconcile_binding`", 40: "`approve`; nothing mints an offer before it",
-		},
 	},
 	{
 		"host-profile", 15, 38,
 		[]int{1, 3, 4, 5, 6, 11, 13, 15, 16, 19, 24, 25, 26, 27, 28, 30, 31, 33, 34},
-		nil,
 	},
 }
 
@@ -93,21 +79,20 @@ func Proofs(root string, files []string) (page []byte, findings []Finding, err e
 <!-- Written by scripts/cmd/house from the comments of the tests; tag a test with "Proves core 19.4" instead. -->
 
 The specifications end with numbered lines that a test must prove. This page says which test does: the
-number, the tests by folder, and what a line, or the rest of it, waits for. ★ marks the first set. The
-journeys in ` + "`scripts/e2e`" + ` use real agents.
+number, and the tests by folder. ★ marks the first set. The journeys in ` + "`scripts/e2e`" + ` use real agents.
 `)
 	for _, c := range chapters {
-		fmt.Fprintf(&b, "\n## %s §%d\n\n| Line | Proven by | Needs |\n| --- | --- | --- |\n", c.spec, c.section)
+		fmt.Fprintf(&b, "\n## %s §%d\n\n| Line | Proven by |\n| --- | --- |\n", c.spec, c.section)
 		for n := 1; n <= c.last; n++ {
 			id := fmt.Sprintf("%s %d.%d", c.spec, c.section, n)
-			if len(proofs[id]) == 0 && c.needs[n] == "" {
+			if len(proofs[id]) == 0 {
 				findings = append(findings, Finding{ProofsPage, "no test proves " + id})
 			}
 			star := ""
 			if slices.Contains(c.first, n) {
 				star = " ★"
 			}
-			fmt.Fprintf(&b, "| %d.%d%s | %s | %s |\n", c.section, n, star, cell(proofs[id]), c.needs[n])
+			fmt.Fprintf(&b, "| %d.%d%s | %s |\n", c.section, n, star, cell(proofs[id]))
 			delete(proofs, id)
 		}
 	}

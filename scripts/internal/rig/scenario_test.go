@@ -75,7 +75,7 @@ func TestRig_ClaudeScenarios(t *testing.T) {
 				{"SCN=FAILED", "error"},
 				{"SCN=INCOMPLETE", "error"},
 				{"SCN=CUT", "error"},
-				{"SCN=EMPTY", ""},
+				{"SCN=EMPTY", "error"},
 				{"SCN=HUGE", "HUGE answer: the history must be compacted now"},
 				{"SCN=SAY:after_compaction", "after compaction"},
 			} {
