@@ -145,6 +145,41 @@ func TestMonitor_ApprovalAskedAgain(t *testing.T) {
 	}
 }
 
+// An agent that says in between that it does not wait, while its dialog stands
+// there, is told again: what was told may have been withdrawn before it was sent.
+func TestMonitor_ApprovalBehindAFlicker(t *testing.T) {
+	w := newWorld(t)
+	b := w.bend()
+	p := w.agent()
+	r := p.mustSend("ask for it")
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	for told := 2; told <= 3; told++ {
+		b.progress = func(p agent.Progress) agent.Progress {
+			p.Waiting, p.Calls = nil, nil
+			return p
+		}
+		if got := w.quietUntil(m, r.TurnID, store.TurnWaitingForAgent); got.ClosedAt != 0 {
+			t.Fatalf("turn %+v", got)
+		}
+		b.progress = nil
+		w.quietUntil(m, r.TurnID, store.TurnWaitingForController) // without waiting for a poll
+		open := 0
+		rows := w.callbacks(r.TurnID)
+		for _, row := range rows {
+			if row.Status == store.CallbackPending {
+				open++
+			}
+		}
+		if len(rows) != told || open != 1 {
+			t.Fatalf("%d callbacks, %d of them to be sent: %+v", len(rows), open, rows)
+		}
+	}
+	w.tmuxDo("send-keys", "-t", p.tid, "y")
+	w.watchUntil(m, r.TurnID, store.TurnIdle)
+}
+
 // A dead agent without a durable completion is stalled. Proves core 19.28: one
 // stall, one notification.
 func TestMonitor_AgentDies(t *testing.T) {

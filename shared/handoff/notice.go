@@ -57,6 +57,11 @@ func (m *Monitor) notifyApproval(ctx context.Context, r agent.Reading, call agen
 	if err != nil {
 		return 0, err
 	}
+	if known.State == store.ApprovalCleared || known.State == store.ApprovalExpired && known.ClearedAt != 0 {
+		// It counted as gone, undecided, and stands there: the same call asks again.
+		m.keep.Call, m.keep.Gone = call.ID, m.keep.Gone+1
+		return m.notifyApproval(ctx, r, call, why)
+	}
 	m.keep.Kind = promptApproval
 	if known.State != store.ApprovalNotified || known.DeliveryID != "" || known.ClearedAt != 0 || cb == nil && rule == "" {
 		return 0, m.noticed(ctx, x.print, call.ID)

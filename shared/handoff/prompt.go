@@ -174,6 +174,7 @@ func (m *Monitor) promptGone(ctx context.Context) (err error) {
 		return nil // its answer is being typed: whoever types has the word, and the next look comes here again
 	}
 	m.keep.Prompt, m.keep.Kind, m.clear = "", "", 0
+	m.asked = "" // the next dialog may stand there already
 	m.turn, err = m.desk.Store.TouchActivity(ctx, m.ref, store.Activity{At: m.desk.now().UnixMilli(), State: canonical(m.keep)})
 	return err
 }
