@@ -102,9 +102,9 @@ func TestClose_TransitionOfAGonePane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.agent() // tmux lives on
 	w.tmuxDo("kill-pane", "-t", p.tid)
 	testkit.Eventually(t, patience, func() bool { gone, known := inc.Gone(); return gone && known })
-	w.agent() // tmux lives on
 	l := w.list()
 	if len(l.Transitions) != 1 || l.Transitions[0].ID != got.Transition {
 		t.Fatalf("transitions of gone panes %+v", l.Transitions)

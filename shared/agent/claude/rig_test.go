@@ -119,7 +119,9 @@ func (r *rig) stop() {
 
 func (r *rig) tm(args ...string) string {
 	r.Helper()
-	out, err := exec.Command("tmux", append([]string{"-u", "-S", r.socket, "-f", "/dev/null"}, args...)...).CombinedOutput()
+	cmd := exec.Command("tmux", append([]string{"-u", "-S", r.socket, "-f", "/dev/null"}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "TERM=xterm"} // with CI=true it would draw without any style
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		r.Fatalf("tmux %v: %v: %s", args, err, out)
 	}
