@@ -91,7 +91,7 @@ func respondAction(t store.Turn) Action {
 // respondable reports whether an answer may be typed for a Turn: it waits for its
 // controller, and its agent stands at an empty composer without any dialog.
 func (d *Desk) respondable(s *sighting, t store.Turn) bool {
-	return t.Status == store.TurnWaitingForController && s.promptable() == nil && d.allowed(s) == nil
+	return t.Status == store.TurnWaitingForController && s.promptable() == nil && d.allowed(s) == nil && s.shows(t, "answer") == nil
 }
 
 // decide adds to a Turn's status what may be decided now, and mints the offer.

@@ -6,6 +6,7 @@ import (
 
 	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
 )
 
 // PaneOfThread gives the terminal id of the one pane whose agent is proven,
@@ -28,6 +29,17 @@ func (s *sighting) holds(thread string) error {
 		return nil
 	}
 	return fault.New(fault.IdentityUnverified, "act on %s: the pane does not hold the thread that was meant", s.id()).Safe()
+}
+
+// shows refuses a pane that is proven to show another thread than a Turn's: a
+// person took it for something else, and a key would reach that.
+func (s *sighting) shows(t store.Turn, doing string) error {
+	now := s.currentThread()
+	if now == "" || t.NativeThreadID == "" || now == t.NativeThreadID {
+		return nil
+	}
+	return fault.New(fault.TerminalChanged, "%s %s: its pane shows another thread now", doing, t.ID).With("turn_id", t.ID).
+		WithHint("call list: it shows what a person switched to, and what becomes of the turn").Safe()
 }
 
 func (d *Desk) onlyPane(ctx context.Context, what string, is func(*sighting) bool) (string, error) {

@@ -460,6 +460,11 @@ func TestHandoff_TakeOver(t *testing.T) {
 	if act == nil || act.Arguments["reason"] != closing.Reason || act.Arguments["turn_id"] != sent.TurnID || !act.RequiresConfirmation {
 		t.Fatalf("action %+v", act)
 	}
+	p.unchanged("an interrupt for the person's own work", func() {
+		if _, err := w.desk.Cancel(context.Background(), newCall(), handoff.CancelInput{TurnID: sent.TurnID}); !fault.Is(err, fault.TerminalChanged) {
+			t.Errorf("cancel: %v", err)
+		}
+	})
 	thread = ""
 	if _, err := w.desk.Close(context.Background(), newCall(), closing); !fault.Is(err, fault.OfferChanged) {
 		t.Errorf("the person came back: %v", err)

@@ -58,6 +58,9 @@ func (d *Desk) resend(ctx context.Context, call Call, turnID string) (Outcome, e
 	if err := s.unblocked(); err != nil {
 		return Outcome{}, err
 	}
+	if err := s.shows(turn, "retry the submission of"); err != nil {
+		return Outcome{}, err
+	}
 	standing, err := d.untaken(held, s, old.Dispatch, prep)
 	if err != nil {
 		return Outcome{}, err

@@ -57,6 +57,9 @@ func (d *Desk) Respond(ctx context.Context, call Call, in RespondInput) (Outcome
 	if err := s.promptable(); err != nil {
 		return Outcome{}, err
 	}
+	if err := s.shows(turn, "answer"); err != nil {
+		return Outcome{}, err
+	}
 	if err := d.unprompted(held, turn); err != nil { // it may have asked while the pane was waited for
 		return Outcome{}, err
 	}

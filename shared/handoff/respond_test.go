@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"drawbridge/shared/agent"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/handoff"
 	"drawbridge/shared/store"
@@ -63,6 +64,27 @@ func TestRespond(t *testing.T) {
 	if n := p.typed("the second one"); n != 1 {
 		t.Errorf("typed %d times", n)
 	}
+}
+
+// An answer does not go into the thread that a person switched the pane to.
+func TestRespond_PaneShowsAnotherThread(t *testing.T) {
+	w := newWorld(t)
+	thread := ""
+	w.desk = w.newDesk(w.store, func(a agent.Adapter) agent.Adapter { return elsewhere{a.(agent.Native), &thread} })
+	p := w.agent()
+	turn := p.mustSend("first").TurnID
+	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.screen(), "ECHO: first") }, "the answer")
+	w.waitForController(turn)
+	thread = foreign
+	if a := w.status(turn).Actions["respond"]; a.Tool != "" {
+		t.Errorf("advertised: %+v", a)
+	}
+	p.unchanged("an answer", func() {
+		_, err := w.desk.Respond(context.Background(), newCall(), handoff.RespondInput{TurnID: turn, Request: "the second one"})
+		if !fault.Is(err, fault.TerminalChanged) {
+			t.Errorf("respond: %v", err)
+		}
+	})
 }
 
 // A dialog is not answered with words.

@@ -116,6 +116,9 @@ func (d *Desk) interruptible(ctx context.Context, s *sighting, turn store.Turn, 
 		return err
 	}
 	d.judge(pctx, s, &screen)
+	if err := s.shows(turn, "cancel"); err != nil {
+		return err
+	}
 	switch {
 	case s.pane.InMode:
 		return notIdle(s.id(), closedPane)
