@@ -149,8 +149,7 @@ func (t *tx) decidable(l *Lease, r Reservation) (Turn, error) {
 	if turn.CurrentMessageID != r.MessageID {
 		return turn, superseded(turn.ID, "generation_replaced")
 	}
-	// What makes a Turn's pane its own is the same for every key.
-	return t.cancellable(l, r.TurnID)
+	return t.owning(l, r.TurnID, "decide an approval of")
 }
 
 func (t *tx) standing(r Reservation) (Approval, error) {

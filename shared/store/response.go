@@ -169,7 +169,7 @@ func (t *tx) respondable(l *Lease, row Interaction, r Response) error {
 		return fault.New(fault.Expired, "answer %s: it is past its life", row.ID).With("interaction_id", row.ID).Safe()
 	}
 	if row.TurnID != "" {
-		turn, err := t.cancellable(l, row.TurnID)
+		turn, err := t.owning(l, row.TurnID, "answer a question of")
 		if err == nil {
 			err = allow(turn, "answer a question of", TurnWaitingForController)
 		}

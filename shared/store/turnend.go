@@ -91,7 +91,7 @@ func (s *Store) CancelTurn(ctx context.Context, l *Lease, c TurnCancel) (turn Tu
 		if err := t.guard(l); err != nil {
 			return err
 		}
-		old, err := t.cancellable(l, c.TurnID)
+		old, err := t.owning(l, c.TurnID, "cancel")
 		if err != nil {
 			return err
 		}
@@ -121,29 +121,31 @@ func (s *Store) Cancellable(ctx context.Context, l *Lease, turnID string) (turn 
 		if err := t.guard(l); err != nil {
 			return err
 		}
-		turn, err = t.cancellable(l, turnID)
+		turn, err = t.owning(l, turnID, "cancel")
 		return err
 	})
 	return turn, err
 }
 
-func (t *tx) cancellable(l *Lease, turnID string) (Turn, error) {
+// owning refuses unless the Turn is at work, its pane is its own, and it stands on
+// a proven binding. doing is for the refusal.
+func (t *tx) owning(l *Lease, turnID, doing string) (Turn, error) {
 	turn, err := t.turn(turnID)
 	if err != nil {
 		return turn, err
 	}
-	if err := allow(turn, "cancel", TurnWaitingForAgent, TurnRunning, TurnWaitingForController); err != nil {
+	if err := allow(turn, doing, TurnWaitingForAgent, TurnRunning, TurnWaitingForController); err != nil {
 		return turn, err
 	}
 	if l.Name != TerminalLease(turn.TerminalKey) {
-		return turn, fault.New(fault.Internal, "cancel Turn %s: not under the pane's terminal lease", turnID)
+		return turn, fault.New(fault.Internal, "%s Turn %s: not under the pane's terminal lease", doing, turnID)
 	}
 	f, ok, err := first(t, scanFence, fenceOf, "terminal", turn.TerminalKey)
 	if err != nil {
 		return turn, err
 	}
 	if !ok || f.RefID != turn.CurrentMessageID {
-		return turn, fault.New(fault.ActiveOwner, "cancel Turn %s: it does not own the pane", turnID).With("turn_id", turnID)
+		return turn, fault.New(fault.ActiveOwner, "%s Turn %s: it does not own the pane", doing, turnID).With("turn_id", turnID)
 	}
 	b, err := t.binding(turn.BindingID)
 	switch {
@@ -152,7 +154,7 @@ func (t *tx) cancellable(l *Lease, turnID string) (Turn, error) {
 	case b.ReleasedAt != 0:
 		return turn, superseded(turnID, "binding_superseded")
 	case b.NativeThreadID == "":
-		return turn, fault.New(fault.DeferredTransfer, "cancel Turn %s: its first binding is still open", turnID).With("turn_id", turnID)
+		return turn, fault.New(fault.DeferredTransfer, "%s Turn %s: its first binding is still open", doing, turnID).With("turn_id", turnID)
 	}
 	return turn, nil
 }
