@@ -111,10 +111,14 @@ func (d *Desk) decided(ctx context.Context, in ApproveInput) (Outcome, bool, err
 	if last.State != store.ApprovalConsumed || last.MessageID != turn.CurrentMessageID {
 		return Outcome{}, false, nil
 	}
-	return Outcome{Body: ApproveResult{
+	res := ApproveResult{
 		TurnID: in.TurnID, Approved: last.Decision == store.DecisionApprove, AlreadyApproved: true, Decision: last.Decision,
 		Reason: "this prompt was decided before; nothing was pressed", Next: Next{"yield"},
-	}}, true, nil
+	}
+	if !routed(&turn) {
+		res.Next = Next{"status"}
+	}
+	return Outcome{Body: res}, true, nil
 }
 
 // approveTerminal decides the prompt of a task that a human started. It changes no
@@ -223,6 +227,7 @@ func (r *ruling) run(ctx context.Context) error {
 // look finds the pane again, reads its dialog twice, and compares it with what was
 // decided about.
 func (r *ruling) look(ctx context.Context) error {
+	seen := time.Now() // the identity is as old as this, whatever the rest takes
 	fresh, err := r.desk.again(ctx, r.s)
 	if err != nil {
 		return err
@@ -262,7 +267,7 @@ func (r *ruling) look(ctx context.Context) error {
 			return r.changed("the policy does not allow it any more: " + why)
 		}
 	}
-	r.hold.seen = time.Now()
+	r.hold.seen = seen
 	return nil
 }
 
@@ -434,16 +439,19 @@ func (r *ruling) result(in ApproveInput) ApproveResult {
 		Approved: r.decision == store.DecisionApprove, Next: Next{"yield"},
 	}
 	switch {
-	case !res.Approved && r.turn != nil:
+	case !res.Approved && routed(r.turn):
 		res.Reason = "the call was refused; the agent ends its turn, which a callback tells"
 	case !res.Approved:
 		res.Reason = "the call was refused; the agent ends its turn"
 	}
-	if r.turn == nil {
+	if !routed(r.turn) {
 		res.Next = Next{"status"}
 	}
 	return res
 }
+
+// routed reports whether a callback tells what becomes of a task.
+func routed(t *store.Turn) bool { return t != nil && t.Route != nil }
 
 // prompted reads the pane's screen until two looks, settleGap apart, show the same
 // dialog, or both none. What else the screen shows may change meanwhile.

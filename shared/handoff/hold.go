@@ -183,7 +183,7 @@ func (s *sighting) unblocked() error {
 			WithHint("status shows it, and whether approve may decide it; else the user does in the pane").Safe()
 	case s.reading.State == agent.Question:
 		return fault.New(fault.InteractionPending, "act on %s: a questionnaire is open", s.id()).
-			WithHint("the user answers it in the pane").Safe()
+			WithHint("status shows it, and whether respond_interaction may answer it; else the user does in the pane").Safe()
 	case s.identity.Activity == agent.ActivityWorking:
 		return notIdle(s.id(), "the agent's records show an open turn")
 	case s.reading.State != agent.Idle:

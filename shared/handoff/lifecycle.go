@@ -156,7 +156,12 @@ func (d *Desk) pick(ctx context.Context, s *sighting, want string) (candidate, e
 	}
 	c := all[i]
 	refuse := func(code fault.Code) error {
-		f := fault.New(code, "resume %s in %s: %s", want, s.id(), strings.ReplaceAll(c.why, "_", " ")).With("unavailable_reason", c.why).Safe()
+		why := strings.ReplaceAll(c.why, "_", " ")
+		if c.why == reasonNoCandidate { // in words that a border does not withhold
+			why = "its file cannot be identified"
+		}
+		f := fault.New(code, "resume %s in %s: %s", want, s.id(), why).With("unavailable_reason", c.why).
+			WithHint("list_resumable_threads shows which threads can be resumed now").Safe()
 		if c.session != nil {
 			f = f.With("session_id", c.session.ID)
 		}

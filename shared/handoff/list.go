@@ -304,7 +304,7 @@ func approvalState(s *sighting) ApprovalState {
 	case agent.Approval:
 		a.Blocked, a.Reason = true, "an approval dialog is open; the user decides it in the pane"
 	case agent.Question:
-		a.Blocked, a.Reason = true, "a questionnaire is open; the user answers it in the pane"
+		a.Blocked, a.Reason = true, "a questionnaire is open; status shows whether respond_interaction may answer it, else the user does in the pane"
 	case agent.Blocked:
 		a.Blocked, a.Reason = true, "the pane shows "+s.reading.Name+"; a person must act there"
 	}
