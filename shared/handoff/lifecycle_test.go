@@ -547,6 +547,45 @@ func TestRecover_Transitions(t *testing.T) {
 	}
 }
 
+// A verified switch to a thread that another Session took before the commit is
+// given up where the pane shows the earlier thread: it does not block for ever.
+func TestClose_VerifiedCannotBeCommitted(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	p, q := w.agent("100", "40"), w.agent("100", "40")
+	first, taken := p.done("first"), q.done("taken")
+	id := w.leave(t, p, first, store.TransitionSubmitted, false)
+	key := w.terminalKey(first)
+	l, err := w.store.Await(ctx, store.TerminalLease(key), store.TerminalTTL, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := w.store.Binding(ctx, w.turn(first.TurnID).BindingID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.store.VerifyTransition(ctx, l, store.Verification{
+		ID: id, Thread: w.turn(taken.TurnID).NativeThreadID, Evidence: []byte(`{}`),
+		Binding: store.NewBinding{
+			TerminalID: b.TerminalID, TerminalKey: key, IncarnationKey: b.IncarnationKey, Endpoint: b.Endpoint, PID: b.PID, Evidence: b.Evidence,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Release(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	out, err := w.desk.Close(ctx, newCall(), handoff.CloseInput{TurnID: p.id, ExpectedTransitionID: id})
+	if res := body[handoff.CloseResult](t, out, err); res.Outcome != store.TransitionAborted {
+		t.Errorf("close %+v", res)
+	}
+	p.unfenced()
+	if ses := w.sessionOf(first.SessionID); ses.Status != store.SessionBound {
+		t.Errorf("source %+v", ses)
+	}
+}
+
 func (w *world) terminalKey(r handoff.SendResult) string {
 	w.t.Helper()
 	return w.turn(r.TurnID).TerminalKey

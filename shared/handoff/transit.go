@@ -119,7 +119,12 @@ var errUnproven = errors.New("the thread that the pane shows is not proven")
 // An error changes nothing.
 func (d *Desk) settleTransition(ctx context.Context, h *hold, tr store.Transition) (store.Transition, error) {
 	if tr.Status == store.TransitionVerified {
-		return d.Store.CommitTransition(ctx, h.lease, tr.ID)
+		done, err := d.Store.CommitTransition(ctx, h.lease, tr.ID)
+		if !fault.Is(err, fault.TransitionConflict) {
+			return done, err
+		}
+		// Thread or target were taken meanwhile: only what lies before remains, if
+		// the pane proves it.
 	}
 	before, err := parseBefore(tr.Before)
 	if err != nil {
@@ -139,7 +144,9 @@ func (d *Desk) settleTransition(ctx context.Context, h *hold, tr store.Transitio
 	if current == "" {
 		return tr, errUnproven
 	}
-	if err := d.fits(ctx, tr, before, s, current); err == nil {
+	if err := d.fits(ctx, tr, before, s, current); err == nil && tr.Status == store.TransitionVerified {
+		return tr, fault.New(fault.TransitionConflict, "the pane shows the wanted thread, and another Session has it")
+	} else if err == nil {
 		v := store.Verification{
 			ID: tr.ID, Thread: current, Binding: bindingOf(s), Reconciled: true,
 			Evidence: canonical(map[string]any{"source": "recovery", "native_thread_id": current}),
