@@ -60,6 +60,24 @@ func TestCatalog_Run_FailedOutcome(t *testing.T) {
 	}
 }
 
+// A refusal about one Turn or Watch names it, so that the next step can be made.
+func TestCatalog_Run_RefusalNamesItsTarget(t *testing.T) {
+	for tool, args := range map[string]string{
+		"cancel": `{"turn_id":"turn-1"}`, "close": `{"conversation_id":"turn-1"}`, "renew": `{"turn_id":"turn-1"}`,
+		"retry_callback": `{"turn_id":"turn-1"}`, "approve": `{"turn_id":"turn-1"}`, "respond": `{"turn_id":"turn-1","request":"x"}`,
+		"respond_interaction": `{"turn_id":"turn-1","interaction_id":"i1","answers":[{"question_id":"q1","response_kind":"confirm","confirm":true}]}`,
+	} {
+		doc := object(t, run(t, open(t, &fake{err: fault.New(fault.TurnStatusInvalid, "it has ended")}), tool, args))
+		if next, _ := doc["next"].(map[string]any); next["action"] != "status" || next["turn_id"] != "turn-1" {
+			t.Errorf("%s: %v", tool, doc)
+		}
+	}
+	doc := object(t, run(t, open(t, &fake{err: fault.New(fault.ActiveOwner, "another owns it").With("turn_id", "turn-2")}), "cancel", `{"turn_id":"turn-1"}`))
+	if next, _ := doc["next"].(map[string]any); next["turn_id"] != "turn-2" {
+		t.Errorf("another Turn: %v", doc)
+	}
+}
+
 func TestCatalog_Run_Refusals(t *testing.T) {
 	tests := []struct {
 		name string

@@ -78,7 +78,8 @@ func runRenew(ctx context.Context, h Handoff, call handoff.Call, args []byte) (h
 	if err := minutes("minutes", in.Minutes); err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.Renew(ctx, call, handoff.RenewInput{TurnID: turn, Minutes: in.Minutes})
+	out, err := h.Renew(ctx, call, handoff.RenewInput{TurnID: turn, Minutes: in.Minutes})
+	return out, about(err, "turn_id", turn)
 }
 
 func runRetryCallback(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -90,7 +91,8 @@ func runRetryCallback(ctx context.Context, h Handoff, call handoff.Call, args []
 	if err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.RetryCallback(ctx, call, handoff.RetryCallbackInput{TurnID: turn})
+	out, err := h.RetryCallback(ctx, call, handoff.RetryCallbackInput{TurnID: turn})
+	return out, about(err, "turn_id", turn)
 }
 
 func runCancel(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -108,7 +110,8 @@ func runCancel(ctx context.Context, h Handoff, call handoff.Call, args []byte) (
 	if err := minutes("idleTimeoutMinutes", in.IdleTimeoutMinutes); err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.Cancel(ctx, call, handoff.CancelInput{TurnID: turn, IdleTimeoutMinutes: in.IdleTimeoutMinutes})
+	out, err := h.Cancel(ctx, call, handoff.CancelInput{TurnID: turn, IdleTimeoutMinutes: in.IdleTimeoutMinutes})
+	return out, about(err, "turn_id", turn)
 }
 
 func runApprove(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -123,7 +126,8 @@ func runApprove(ctx context.Context, h Handoff, call handoff.Call, args []byte) 
 	if err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.Approve(ctx, call, in)
+	out, err := h.Approve(ctx, call, in)
+	return out, about(err, "turn_id", in.TurnID)
 }
 
 func runRespond(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -137,7 +141,8 @@ func runRespond(ctx context.Context, h Handoff, call handoff.Call, args []byte) 
 	if err := request(in.Request); err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.Respond(ctx, call, in)
+	out, err := h.Respond(ctx, call, in)
+	return out, about(err, "turn_id", in.TurnID)
 }
 
 func runClose(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -158,10 +163,14 @@ func runClose(ctx context.Context, h Handoff, call handoff.Call, args []byte) (h
 	if err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.Close(ctx, call, handoff.CloseInput{
+	out, err := h.Close(ctx, call, handoff.CloseInput{
 		TurnID: turn, Reason: fault.CleanLine(in.Reason),
 		ExpectedMessageID: in.ExpectedMessageID, ExpectedTransitionID: in.ExpectedTransitionID,
 	})
+	if terminalForm.MatchString(turn) {
+		return out, err
+	}
+	return out, about(err, "turn_id", turn)
 }
 
 func runNativeInspect(ctx context.Context, h Handoff, call handoff.Call, args []byte) (handoff.Outcome, error) {
@@ -250,7 +259,8 @@ func runRespondInteraction(ctx context.Context, h Handoff, call handoff.Call, ar
 	if err != nil {
 		return handoff.Outcome{}, err
 	}
-	return h.RespondInteraction(ctx, call, in)
+	out, err := h.RespondInteraction(ctx, call, in)
+	return out, about(about(err, "turn_id", in.TurnID), "watch_id", in.WatchID)
 }
 
 // forPane decodes the arguments of a tool that acts on one pane.
@@ -259,4 +269,17 @@ func forPane(args []byte, in any, id *string) error {
 		return err
 	}
 	return idKind("terminal_id", *id, "an id")
+}
+
+// about names what a refusal is about, unless it does so itself: status, the usual
+// next step, needs the id.
+func about(err error, name, id string) error {
+	f, ok := fault.As(err)
+	if !ok || id == "" {
+		return err
+	}
+	if _, named := f.Details[name]; !named {
+		f.With(name, id) // in place: err may wrap it
+	}
+	return err
 }

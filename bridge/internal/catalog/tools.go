@@ -174,14 +174,14 @@ The call returns as send does; then yield. With request_sent false only /status 
 	{
 		name:        "new_thread",
 		title:       "Start a clean native context",
-		description: `Starts a new, empty native thread in one idle pane, only on the user's wish: the agent forgets the conversation that it shows now, which stays resumable. Takes the terminal_id of a row that advertises it. status committed says that the switch is proven and gives the new session_id to send to. verified_recovery_required and uncertain say that it may have happened: nothing is sent to the pane until list shows how it stands, and the call is not repeated.`,
+		description: `Starts a new, empty native thread in one idle pane, only on the user's wish: the agent forgets the conversation that it shows now, which stays resumable. Takes the terminal_id of a row that advertises it. status committed says that the switch is proven; then send as list shows the row now: a Codex pane whose thread cannot be told without asking takes no session_id. verified_recovery_required and uncertain say that it may have happened: nothing is sent to the pane until list shows how it stands, and the call is not repeated.`,
 		destructive: true, types: true,
 		run: runNewThread,
 	},
 	{
 		name:        "resume_thread",
 		title:       "Resume a native thread",
-		description: `Switches one idle pane to an earlier native thread, only on the user's wish and choice: native_thread_id of a row that list_resumable_threads has just shown as resumable. status committed gives the session_id to send to; already_active says that the pane shows it already and nothing was typed. verified_recovery_required and uncertain are not repeated; list shows how the pane stands.`,
+		description: `Switches one idle pane to an earlier native thread, only on the user's wish and choice: native_thread_id of a row that list_resumable_threads has just shown as resumable. status committed says that the switch is proven, already_active that the pane shows it already and nothing was typed; then send as list shows the row now. verified_recovery_required and uncertain are not repeated; list shows how the pane stands.`,
 		destructive: true, types: true,
 		run: runResumeThread,
 	},
