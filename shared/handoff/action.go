@@ -110,6 +110,7 @@ var contracts = Contracts{
 		"retry_submission": "send({turn_id}): try a submission again that is proven not to be taken",
 		"approve":          "decide the one approval that status has just shown; approve_once allows that one call and nothing more",
 		"respond":          "answer the agent inside the same turn",
+		"unwatch":          "stop to observe such work; it goes on",
 		"watch":            "be told when work that a human started ends; types nothing",
 		"status":           "look at a turn, a watch, or a raw terminal",
 		"cancel":           "interrupt the running turn once",
@@ -117,6 +118,7 @@ var contracts = Contracts{
 		"renew":            "go on watching a stalled turn",
 		"retry_callback":   "deliver a waiting callback now",
 
+		"respond_interaction":    "answer the one step of a questionnaire that status has just shown",
 		"native_inspect":         "run the agent's own status screen once and read it",
 		"identify_foreground":    "ask a Codex pane once which thread it shows; the answer authorises nothing",
 		"identify_and_send":      "ask that and start a task, without letting the pane go in between",
