@@ -46,7 +46,11 @@ const (
 	probeTime      = 5 * time.Second        // one look at a terminal or agent file
 	acceptWait     = 5 * time.Second        // for acceptance after Enter
 	acceptPoll     = 50 * time.Millisecond  // at least this often
-	settleTimeout  = 2 * time.Second        // for a draft to stand
+	standsWait     = 15 * time.Second       // after Enter, until a draft that stands proves that it was not taken
+	standsPoll     = 500 * time.Millisecond // between looks at such a draft
+	lateWait       = 3 * time.Second        // for the record, once such a draft has left
+	landWait       = 10 * time.Second       // for what was typed to be shown: a busy machine paints late
+	settleTimeout  = 2 * time.Second        // for a screen to come to rest
 	settleGap      = 121 * time.Millisecond // between two equal looks
 	draftPoll      = 30 * time.Millisecond  // between looks at a draft
 	secondReading  = 20 * time.Millisecond  // between two equal completion readings

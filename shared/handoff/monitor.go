@@ -211,8 +211,9 @@ func (m *Monitor) seek(ctx context.Context, screen *terminal.Screen) (Observed, 
 
 // stands reports whether it is proven that Enter was not taken. The poll's screen
 // alone proves nothing: it may be older than Enter, which the sender may have
-// pressed a moment ago. So the sender's own wait must be over, a screen of now
-// must show the draft, and after it there must still be no record.
+// pressed a moment ago, and a busy machine's agent may not have come to Enter yet.
+// So standsWait must be over, a screen of now must show the draft, and after it
+// there must still be no record.
 func (m *Monitor) stands(ctx context.Context, screen terminal.Screen) (bool, error) {
 	landed := func(s terminal.Screen) bool {
 		reading := m.adapter.Read(m.at.Process.Version, s)
@@ -225,7 +226,7 @@ func (m *Monitor) stands(ctx context.Context, screen terminal.Screen) (bool, err
 	if err != nil {
 		return false, err
 	}
-	if x.Status != store.DispatchEnterDispatched || m.desk.now().UnixMilli() < x.EnterDispatchedAt+acceptWait.Milliseconds() {
+	if x.Status != store.DispatchEnterDispatched || m.desk.now().UnixMilli() < x.EnterDispatchedAt+standsWait.Milliseconds() {
 		return false, nil
 	}
 	pctx, cancel := probe(ctx)

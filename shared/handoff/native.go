@@ -228,7 +228,7 @@ func (e *errand) enter(ctx context.Context, c agent.Command) error {
 	}
 	e.begun = true
 	crashpoint.At("command_pasted")
-	deadline := time.Now().Add(settleTimeout)
+	deadline := time.Now().Add(landWait)
 	var since time.Time
 	for {
 		screen, reading, err := e.look(ctx)
@@ -245,7 +245,7 @@ func (e *errand) enter(ctx context.Context, c agent.Command) error {
 			return e.press(ctx, c)
 		}
 		if now.After(deadline) {
-			return fmt.Errorf("the composer did not show exactly %s within %v (screen: %s)", c.Text, settleTimeout, reading.Name)
+			return fmt.Errorf("the composer did not show exactly %s within %v (screen: %s)", c.Text, landWait, reading.Name)
 		}
 		if err := sleep(ctx, draftPoll); err != nil {
 			return err

@@ -385,7 +385,7 @@ func (x *answering) look(ctx context.Context) error {
 // follow waits until the page shows what the last stroke did.
 func (x *answering) follow(ctx context.Context) error {
 	before := *x.shown.prompt.Page
-	for deadline := time.Now().Add(settleTimeout); ; {
+	for deadline := time.Now().Add(landWait); ; {
 		err := x.look(ctx)
 		if now := x.shown.prompt.Page; err == nil && (now.Selected != before.Selected || now.Field != before.Field || now.Typed != before.Typed) {
 			return nil

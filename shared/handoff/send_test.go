@@ -240,6 +240,20 @@ func TestSend_NotAcceptedThenRetried(t *testing.T) {
 	}
 }
 
+// A busy machine's agent paints late what was pasted and comes late to Enter:
+// neither is taken for a failure.
+func TestSend_DullAgent(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent()
+	const request = "take your time paint:2500 dull:6000"
+	if r, err := p.send(request); err != nil || r.Outcome != "agent_accepted" {
+		t.Fatalf("%+v %v", r, err)
+	}
+	if n := p.typed(request); n != 1 {
+		t.Errorf("typed %d times", n)
+	}
+}
+
 // Proves tools 11.14: acceptance that is not seen is pending, and the monitor
 // finds it later.
 func TestSend_PendingThenAccepted(t *testing.T) {

@@ -49,6 +49,8 @@ func TestMonitor_DraftOnAnOldScreen(t *testing.T) {
 	w.desk.Now = func() time.Time { return time.Now().Add(-5 * time.Second) }
 	observe("Enter was a moment ago", false)
 	w.desk.Now = time.Now
+	observe("the agent may not have come to Enter yet", false)
+	w.desk.Now = func() time.Time { return time.Now().Add(15 * time.Second) }
 	observe("the draft is gone", false)
 	again()
 	observe("the draft stands", true)

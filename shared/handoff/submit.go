@@ -161,7 +161,7 @@ func (x *submission) inject(ctx context.Context) error {
 		}
 	}
 	crashpoint.At("text_pasted")
-	deadline := time.Now().Add(settleTimeout)
+	deadline := time.Now().Add(landWait)
 	var since time.Time
 	for {
 		reading, err := x.look(ctx)
@@ -178,7 +178,7 @@ func (x *submission) inject(ctx context.Context) error {
 			return nil
 		}
 		if now.After(deadline) {
-			return fmt.Errorf("the composer did not show exactly the text within %v (screen: %s)", settleTimeout, reading.Name)
+			return fmt.Errorf("the composer did not show exactly the text within %v (screen: %s)", landWait, reading.Name)
 		}
 		if err := sleep(ctx, draftPoll); err != nil {
 			return err
@@ -218,7 +218,7 @@ func (x *submission) accept(ctx context.Context) (Outcome, error) {
 	d := x.desk
 	wake, cancel := d.subscribe(x.anchor.Dirs)
 	defer cancel()
-	deadline := time.Now().Add(acceptWait)
+	entered, stood := time.Now(), time.Time{} // when the draft was last seen too late
 	taken, failing := false, ""
 	for {
 		pctx, done := probe(ctx)
@@ -244,25 +244,33 @@ func (x *submission) accept(ctx context.Context) (Outcome, error) {
 			return x.settle(ctx, store.DispatchUncertain, fault.SubmissionUncertain,
 				"several records match the request, or the agent's files were replaced")
 		}
-		left := time.Until(deadline)
-		if left <= 0 {
-			break
+		pause := acceptPoll
+		if waited := time.Since(entered); waited >= acceptWait {
+			// The exact draft still there, and no record in files that could be read: Enter
+			// was not taken, unless the agent only has not come to it yet. Anything else
+			// stays open and the monitor goes on looking.
+			pause = standsPoll
+			switch stands := !taken && failing == "" && x.landed(ctx); {
+			case stands && waited >= standsWait:
+				return x.settle(ctx, store.DispatchNotAccepted, fault.SubmissionNotAccept,
+					"the draft still stands in the composer: Enter was not taken")
+			case stands:
+				stood = time.Now()
+			case time.Since(stood) >= lateWait:
+				return x.pending(ctx, nil)
+			}
 		}
 		select {
 		case <-wake:
-		case <-time.After(min(acceptPoll, left)):
+		case <-time.After(pause):
 		}
 	}
-	// The exact draft still there, and no record in files that could be read:
-	// Enter was not taken. Anything else stays open and the monitor goes on looking.
-	if taken || failing != "" {
-		return x.pending(ctx, nil)
-	}
-	if reading, err := x.look(ctx); err == nil && reading.State == agent.Idle && x.s.adapter.Landed(reading.Composer, x.prep) {
-		return x.settle(ctx, store.DispatchNotAccepted, fault.SubmissionNotAccept,
-			"the draft still stands in the composer: Enter was not taken")
-	}
-	return x.pending(ctx, nil)
+}
+
+// landed reports whether the composer shows exactly the request.
+func (x *submission) landed(ctx context.Context) bool {
+	reading, err := x.look(ctx)
+	return err == nil && reading.State == agent.Idle && x.s.adapter.Landed(reading.Composer, x.prep)
 }
 
 // matched reports whether a search that is still undecided has met a record with

@@ -17,6 +17,8 @@
 //	            a secret one, quiz:stuck ignores Enter, quiz:deaf the arrows
 //	late:MS     the acceptance record is written MS milliseconds after Enter
 //	deaf        Enter is ignored, the draft stays
+//	paint:MS    what was pasted is shown MS milliseconds later
+//	dull:MS     Enter is heard, and acted upon MS milliseconds later
 //	drop        Enter clears the draft, no record is ever written
 //	quit        the process ends in the middle of the turn
 //
@@ -268,6 +270,7 @@ func (a *agent) keys(b []byte) []byte {
 			}
 			if !a.dialog() {
 				a.draft += strings.ReplaceAll(string(b[len(begin):i]), "\r", "\n")
+				time.Sleep(word(a.draft, "paint:"))
 			}
 			b = b[i+len(end):]
 		case len(b) < len(begin) && b[0] == 0x1b:
@@ -305,6 +308,7 @@ func (a *agent) enter() {
 		a.command(text)
 		return
 	}
+	time.Sleep(word(text, "dull:"))
 	a.draft = ""
 	if has(text, "drop") {
 		return
