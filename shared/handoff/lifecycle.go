@@ -226,10 +226,10 @@ func (x *switching) op() agent.Op {
 // plan makes the row, from what was seen under the hold.
 func (x *switching) plan(ctx context.Context, call Call, v *view) (err error) {
 	d, s := x.desk, x.s
-	if x.command, err = x.errand.command(x.op(), x.want); err != nil {
+	if x.command, err = s.command(x.op(), x.want); err != nil {
 		return err
 	}
-	if _, err := x.errand.command(agent.OpStatus, ""); err != nil { // the outcome must be readable
+	if _, err := s.command(agent.OpStatus, ""); err != nil { // the outcome must be readable
 		return err
 	}
 	if x.before, err = d.beforeOf(ctx, s); err != nil {

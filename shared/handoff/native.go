@@ -177,17 +177,28 @@ func (d *Desk) errand(h *hold, s *sighting) (*errand, error) {
 	return &errand{desk: d, hold: h, s: s, native: n}, nil
 }
 
-// command gives the closed command, if the pane has room for its outcome.
-func (e *errand) command(op agent.Op, thread string) (agent.Command, error) {
-	c, err := e.native.Command(e.s.proc.Version, op, thread)
+// command gives a closed command of the agent, if the pane has room for its outcome.
+func (s *sighting) command(op agent.Op, thread string) (agent.Command, error) {
+	n, err := native(s)
+	if err != nil {
+		return agent.Command{}, err
+	}
+	c, err := n.Command(s.proc.Version, op, thread)
 	if err != nil {
 		return c, err
 	}
-	if p := e.s.pane; p.Width < c.Columns || p.Height < c.Rows {
+	if p := s.pane; p.Width < c.Columns || p.Height < c.Rows {
 		return c, fault.New(fault.ObservationUnavail, "act on %s: the pane has %d by %d characters, %s needs %d by %d to be read",
-			e.s.id(), p.Width, p.Height, c.Text, c.Columns, c.Rows).WithHint("the user may enlarge the pane").Safe()
+			s.id(), p.Width, p.Height, c.Text, c.Columns, c.Rows).WithHint("the user may enlarge the pane").Safe()
 	}
 	return c, nil
+}
+
+// readable reports whether the pane has room for the status screen, by which a
+// native command is proven.
+func (s *sighting) readable() bool {
+	_, err := s.command(agent.OpStatus, "")
+	return err == nil
 }
 
 // look captures the screen once.
@@ -275,7 +286,7 @@ func (e *errand) press(ctx context.Context, c agent.Command) error {
 // status runs the agent's status screen and reads it: a card that is new since
 // Enter, of this version, the last thing on the screen. A panel is closed again.
 func (e *errand) status(ctx context.Context) (agent.Card, error) {
-	c, err := e.command(agent.OpStatus, "")
+	c, err := e.s.command(agent.OpStatus, "")
 	if err != nil {
 		return agent.Card{}, err
 	}

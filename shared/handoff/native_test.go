@@ -120,6 +120,9 @@ func TestNativeInspect_Refusals(t *testing.T) {
 	if _, err := small.inspect(); !fault.Is(err, fault.ObservationUnavail) {
 		t.Errorf("a pane of 20 rows: %v", err)
 	}
+	if acts := small.row().Actions; acts["native_inspect"].Tool != "" || acts["new_thread"].Tool != "" || acts["send"].Tool == "" {
+		t.Errorf("actions of a pane of 20 rows: %v", acts)
+	}
 	p := w.agent("100", "40")
 	refused := func(why string, want fault.Code) {
 		t.Helper()

@@ -34,7 +34,7 @@ func (d *Desk) lifecycle(ctx context.Context, s *sighting, v *view, r *Row) erro
 	}
 	at := func() map[string]any { return map[string]any{"terminal_id": r.ID} }
 	r.Actions["list_resumable_threads"] = Action{Tool: toolName("list_resumable_threads"), Arguments: at()}
-	if d.nativeReady(s, v) != nil {
+	if d.nativeReady(s, v) != nil || !s.readable() {
 		return nil
 	}
 	r.Actions["new_thread"] = Action{Tool: toolName("new_thread"), Arguments: at(), RequiresUserIntent: true}

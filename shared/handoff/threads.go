@@ -101,7 +101,7 @@ func (d *Desk) ListResumableThreads(ctx context.Context, _ Call, in ListResumabl
 		TerminalID: s.id(), Agent: string(s.proc.Agent), Workspace: s.proc.Cwd, Current: s.currentThread(),
 		Threads: []ThreadView{}, ExpiresAt: stamp(expires.UnixMilli()),
 	}
-	ready := d.nativeReady(s, v) == nil
+	ready := d.nativeReady(s, v) == nil && s.readable()
 	ids := make([]string, len(all))
 	for i, c := range all {
 		ids[i] = c.ID
