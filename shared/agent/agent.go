@@ -280,6 +280,10 @@ type Progress struct {
 	// first; Waiting is the first of them. Which one a dialog is about, its command
 	// decides.
 	Calls []Call
+	// Unsaid are calls without an answer of which the agent does not say that they
+	// wait for a person; most of them run. Only a dialog that stays on the screen
+	// speaks for one, and no key follows from it.
+	Unsaid []Call
 }
 
 // Call is an unanswered tool call of an open turn.

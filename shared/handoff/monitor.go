@@ -45,6 +45,8 @@ type Monitor struct {
 	strange string    // digest of a dialog that fits no waiting call
 
 	strangeAt time.Time // when it was first seen
+	unsaid    string    // digest of a dialog of a call that does not wait by the agent's word
+	unsaidAt  time.Time // when it was first seen
 	clear     int       // consecutive screens without the notified prompt
 }
 

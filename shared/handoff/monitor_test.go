@@ -180,6 +180,40 @@ func TestMonitor_ApprovalBehindAFlicker(t *testing.T) {
 	w.watchUntil(m, r.TurnID, store.TurnIdle)
 }
 
+// A dialog of whose call the agent does not say that it waits is told once it has
+// stood there for a while, for the person at the pane alone; a glimpse of one is not.
+func TestMonitor_ApprovalUnsaid(t *testing.T) {
+	w := newWorld(t)
+	b := w.bend()
+	p := w.agent()
+	b.progress = func(p agent.Progress) agent.Progress {
+		p.Unsaid, p.Calls, p.Waiting = p.Calls, nil, nil
+		return p
+	}
+	r := p.mustSend("ask for it")
+	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.screen(), "touch /tmp/scripted") }, "the dialog")
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.observe(m, r.TurnID, 2)
+	w.desk.Now = func() time.Time { return time.Now().Add(4 * time.Second) }
+	b.read = func(agent.Reading) agent.Reading { return agent.Reading{State: agent.Working} }
+	w.observe(m, r.TurnID, 1)
+	b.read = nil
+	w.observe(m, r.TurnID, 1)
+	w.desk.Now = func() time.Time { return time.Now().Add(8 * time.Second) }
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	for _, screen := range []*terminal.Screen{nil, w.capture(m.Pane()), nil} {
+		if _, err := m.Observe(context.Background(), screen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows := w.callbacks(r.TurnID); len(rows) != 1 || rows[0].EventType != "blocked" || !strings.Contains(rows[0].Body, "touch /tmp/scripted") {
+		t.Fatalf("callbacks %+v", rows)
+	}
+	w.tmuxDo("send-keys", "-t", p.tid, "y")
+	w.watchUntil(m, r.TurnID, store.TurnIdle)
+}
+
 // A dead agent without a durable completion is stalled. Proves core 19.28: one
 // stall, one notification.
 func TestMonitor_AgentDies(t *testing.T) {

@@ -31,7 +31,10 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	if m.keep.Prompt == "" && m.turn.Status == store.TurnWaitingForController {
 		m.keep.Prompt = "unknown" // decided, and its outcome never stored
 	}
-	calls := waiting(p)
+	calls, why := waiting(p), ""
+	if len(calls) == 0 && m.standsUnsaid(p, screen) {
+		calls, why = p.Unsaid, "the agent does not say that it waits for a decision, though its dialog stands there; decide in the pane"
+	}
 	if len(calls) == 0 {
 		err := m.promptGone(ctx)
 		m.keep.Call, m.keep.Gone, m.asked = "", 0, ""
@@ -97,7 +100,7 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	call, ok := callOf(*second.Prompt, calls)
 	if ok {
 		m.strange = ""
-		return m.notifyApproval(ctx, second, call, "")
+		return m.notifyApproval(ctx, second, call, why)
 	}
 	// No waiting call says what the dialog says: it is not written yet, or shown in
 	// other words. A person is told of the second case, and no key is ever sent.
@@ -108,6 +111,24 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 		return askingPoll, nil
 	}
 	return m.notifyApproval(ctx, second, likely(*second.Prompt, calls), unmatched)
+}
+
+// standsUnsaid reports whether a dialog stands on the screen, and stood there
+// askingFor before, whose call does not wait by the agent's own word: what it wrote
+// of itself may be late or lost. A person is told, and approve sends no key.
+func (m *Monitor) standsUnsaid(p agent.Progress, screen *terminal.Screen) bool {
+	if screen != nil && m.keep.Prompt == "" {
+		r, found := m.adapter.Read(m.at.Process.Version, *screen), ""
+		if r.State == agent.Approval && r.Prompt != nil {
+			if _, ok := callOf(*r.Prompt, p.Unsaid); ok {
+				found = r.Prompt.Digest
+			}
+		}
+		if m.unsaid != found {
+			m.unsaid, m.unsaidAt = found, m.desk.now()
+		}
+	}
+	return len(p.Unsaid) > 0 && m.unsaid != "" && m.desk.now().Sub(m.unsaidAt) >= askingFor
 }
 
 // likely gives the call that an unmatched dialog may be about.

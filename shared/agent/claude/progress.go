@@ -349,9 +349,13 @@ func (f *follower) progress(st standing) agent.Progress {
 		return p
 	}
 	p.Fingerprint = fingerprint(f.task, p.State, "")
-	if (st.at == asking || st.at == unclear) && len(f.calls) > 0 {
+	switch {
+	case len(f.calls) == 0:
+	case st.at == asking || st.at == unclear:
 		p.Calls = append(p.Calls, f.calls...)
 		p.Waiting = &p.Calls[0] // dialogs come in the order of their calls
+	default: // the registry may have missed a dialog
+		p.Unsaid = append(p.Unsaid, f.calls...)
 	}
 	return p
 }

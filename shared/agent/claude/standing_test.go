@@ -56,12 +56,12 @@ func TestProgress_Standing(t *testing.T) {
 	tr.says("tool_use", words("I ask."), use("q", "AskUserQuestion", map[string]any{"questions": []any{
 		map[string]any{"question": "Which?", "header": "H", "multiSelect": true, "options": []any{map[string]any{"label": "A", "description": "first"}, map[string]any{"label": "B"}}},
 	}}), use("b", "Bash", map[string]any{"command": "ls"}), use("n", "Novel", map[string]any{"x": 1}))
-	if p := w.progress(task, agent.Position{}); p.State != agent.Open || p.Waiting != nil || len(p.Calls) != 0 {
+	if p := w.progress(task, agent.Position{}); p.State != agent.Open || p.Waiting != nil || len(p.Calls) != 0 || len(p.Unsaid) != 3 {
 		t.Errorf("busy, so the call runs: %+v", p)
 	}
 	m.register("waiting", map[string]any{"waitingFor": "input needed"})
 	p := w.progress(task, agent.Position{})
-	if p.Waiting == nil || len(p.Calls) != 3 {
+	if p.Waiting == nil || len(p.Calls) != 3 || p.Unsaid != nil {
 		t.Fatalf("waiting: %+v", p)
 	}
 	want := []agent.Call{
