@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,19 +116,28 @@ func TestApprove_CodexTwo(t *testing.T) {
 	}
 }
 
-// Two calls in one message: both are open at once, and the dialog's command says
-// which one is decided.
+// Two calls in one message: both are open at once, in whichever order Codex asks,
+// and the dialog's command says which one is decided.
 func TestApprove_CodexBoth(t *testing.T) {
 	w := newWorld(t)
 	pane := w.codex("0.171.0")
 	turn := w.send(pane, "SCN=BOTH")["turn_id"]
-	for i, name := range []string{"both-1.txt", "both-2.txt"} {
+	left := []string{"both-1.txt", "both-2.txt"}
+	for i := range 2 {
 		w.await(i + 1)
-		if state := w.approvable(turn); state["command"] != "touch "+name {
-			t.Errorf("dialog %d: %v", i+1, state)
+		command, _ := w.approvable(turn)["command"].(string)
+		name := strings.TrimPrefix(command, "touch ")
+		if !slices.Contains(left, name) {
+			t.Errorf("dialog %d: %q", i+1, command)
 		}
+		left = slices.DeleteFunc(left, func(s string) bool { return s == name })
 		if got := w.call("approve", args{"turn_id": turn}); got["approved"] != true {
 			t.Errorf("approve: %v", got)
+		}
+		for _, unasked := range left {
+			if made(pane, unasked) {
+				t.Errorf("%s was made without being approved", unasked)
+			}
 		}
 	}
 	if done := w.await(3)[2]; !strings.Contains(done.Body, "BOTH finished") {
