@@ -12,7 +12,6 @@ const (
 	InvalidArguments    Code = "invalid_arguments"
 	WrongIDKind         Code = "wrong_id_kind"
 	NotFound            Code = "not_found"
-	NotAvailableYet     Code = "not_available_yet"
 	StoreUnavailable    Code = "store_unavailable"
 	StoreIncompatible   Code = "store_incompatible"
 	StoreBusy           Code = "store_busy"
@@ -136,7 +135,6 @@ func init() {
 	register(1, InvalidArguments, "A rule beyond the schema failed: exactly one target, positive minutes, a non-blank request of at most 32,768 bytes without control characters.")
 	register(1, WrongIDKind, "The id is of another kind, for example a terminal id where a turn id is wanted.")
 	register(1, NotFound, "No such Turn, Session or Watch in this Store.")
-	register(1, NotAvailableYet, "Part of a tool that this release does not run.")
 	register(73, StoreUnavailable, "The Store directory or database cannot be opened safely.")
 	register(73, StoreIncompatible, "The Store has another format or writer protocol; it is read but never written.")
 	register(75, StoreBusy, "The write lock of the Store was not obtained in 10 seconds.")

@@ -87,7 +87,7 @@ func refusal(e *fault.Error) []byte {
 
 // final are conditions that a repetition cannot get past, or must not try to.
 var final = map[fault.Code]bool{
-	fault.NotAvailableYet: true, fault.StoreIncompatible: true, fault.VersionUnsupported: true,
+	fault.StoreIncompatible: true, fault.VersionUnsupported: true,
 	fault.CapabilityMissing: true, fault.IdempotencyConflict: true,
 	fault.SubmissionUncertain: true, fault.SubmissionPending: true, fault.SubmissionNotAccept: true, fault.SubmissionUnfenced: true,
 	fault.CallbackExhausted: true, fault.CallbackPermanent: true, fault.CallbackUncertain: true,
@@ -95,7 +95,7 @@ var final = map[fault.Code]bool{
 
 // steps names what to do after a refusal; codes that are not here want a list.
 var steps = map[fault.Code]string{
-	fault.InvalidArguments: "none", fault.WrongIDKind: "list", fault.NotAvailableYet: "none",
+	fault.InvalidArguments: "none", fault.WrongIDKind: "list",
 	fault.StoreUnavailable: "none", fault.StoreIncompatible: "none", fault.StoreBusy: "retry",
 	fault.TerminalBusy: "wait", fault.TerminalNotIdle: "wait", fault.ObservationUnavail: "wait",
 	fault.ApprovalPending: "inspect", fault.InteractionPending: "inspect", fault.ComposerNotEmpty: "inspect",
