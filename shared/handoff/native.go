@@ -146,7 +146,7 @@ func (v *view) unresolved(s *sighting) error {
 	}
 	if fenced {
 		return fault.New(fault.DispatchUnresolved, "act on %s: message %s is not settled", s.id(), f.RefID).
-			With("message_id", f.RefID).Safe()
+			With("message_id", f.RefID).WithHint("list shows the turn that it belongs to, and the way out").Safe()
 	}
 	return nil
 }

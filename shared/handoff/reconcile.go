@@ -142,9 +142,11 @@ func (d *Desk) conflicting(s *sighting, v *view, shown reconcileOffer, changed f
 	b, ok := v.of(s)
 	switch {
 	case fenced && f.Kind == "transition":
-		return fault.New(fault.LifecycleUnresolved, "reconcile %s: transition %s is not settled", s.id(), f.RefID).With("transition_id", f.RefID).Safe()
+		return fault.New(fault.LifecycleUnresolved, "reconcile %s: transition %s is not settled", s.id(), f.RefID).With("transition_id", f.RefID).
+			WithHint("close with its expected_transition_id ends it as the pane shows it").Safe()
 	case fenced:
-		return fault.New(fault.DispatchUnresolved, "reconcile %s: message %s is not settled", s.id(), f.RefID).With("message_id", f.RefID).Safe()
+		return fault.New(fault.DispatchUnresolved, "reconcile %s: message %s is not settled", s.id(), f.RefID).With("message_id", f.RefID).
+			WithHint("list shows the turn that it belongs to, and the way out").Safe()
 	case !ok:
 		return turnless(s, shown, KindStale)
 	case b.Session.ID != shown.SessionID:

@@ -201,7 +201,8 @@ func (t *tx) preflight(d NewDispatch) (*Dispatch, error) {
 		return nil, err
 	}
 	if f.Kind == "transition" {
-		return nil, fault.New(fault.LifecycleUnresolved, "submit to the pane: transition %s is not settled", f.RefID).With("transition_id", f.RefID)
+		return nil, fault.New(fault.LifecycleUnresolved, "submit to the pane: transition %s is not settled", f.RefID).With("transition_id", f.RefID).
+			WithHint("list shows it; close with its expected_transition_id ends it as the pane shows it")
 	}
 	owner, ok, err := first(t, scanDispatch, dispatchByMessage, "message", f.RefID)
 	if err != nil {
