@@ -2,8 +2,10 @@ package rig_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +72,31 @@ func TestRig_Daemon(t *testing.T) {
 	}
 	if left := processesWith(dir); len(left) != 0 {
 		t.Errorf("the rig left processes: %v", left)
+	}
+}
+
+// What Claude Code keeps below /tmp for a rig's work trees goes with the rig, and
+// nobody else's.
+func TestRig_TakesAwayWhatIsBelowTmp(t *testing.T) {
+	base := fmt.Sprintf("/tmp/claude-%d", os.Getuid())
+	keep := func(tree string) string {
+		work := filepath.Join(base, regexp.MustCompile("[^A-Za-z0-9]").ReplaceAllString(tree, "-"))
+		if err := os.MkdirAll(filepath.Join(work, "session", "tasks"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(work) })
+		return work
+	}
+	var own, other string
+	t.Run("rig", func(t *testing.T) {
+		r := rig.New(t)
+		own, other = keep(r.Tree()), keep(r.Dir+"0/trees/tree1")
+	})
+	if _, err := os.Stat(own); !os.IsNotExist(err) {
+		t.Errorf("the rig left %s: %v", own, err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("the rig took another's: %v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -88,6 +89,7 @@ func takeDown(dir string) error {
 		time.Sleep(pollEvery)
 	}
 	removeSockets(dir)
+	removeClaudeWork(dir)
 	return remove(dir)
 }
 
@@ -119,6 +121,21 @@ func removeClaudeSockets(members []process.Incarnation) {
 		}
 	}
 }
+
+// removeClaudeWork deletes what Claude Code kept below /tmp for the work trees of a
+// rig, each below the tree's path with dashes for whatever is no letter or digit.
+func removeClaudeWork(dir string) {
+	slug := notPlain.ReplaceAllString(filepath.Join(dir, "trees"), "-")
+	found, err := filepath.Glob(fmt.Sprintf("/tmp/claude-%d/%s-*", os.Getuid(), slug))
+	if err != nil {
+		return // the pattern is right; there is no other error
+	}
+	for _, work := range found {
+		_ = os.RemoveAll(work) // remains are harmless
+	}
+}
+
+var notPlain = regexp.MustCompile(`[^A-Za-z0-9]`)
 
 // Members lists the living processes whose environment or program ties them to
 // dir: CODEX_HOME or HOME below it, or a program below it (Codex copies its
