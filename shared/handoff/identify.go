@@ -137,9 +137,10 @@ func (d *Desk) IdentifyAndSend(ctx context.Context, call Call, in IdentifyAndSen
 		return Outcome{}, between(err, in.TerminalID, proof)
 	}
 	sub = d.task(h, s, prep, again.id, call, send, "")
+	sub.shown = &card
 	out, err = sub.run(held)
 	if err != nil {
-		if f, ok := fault.As(err); ok && f.Input == fault.InputNone {
+		if f, ok := fault.As(err); ok && (f.Input == fault.InputNone || f.Input == "") {
 			return Outcome{}, between(err, in.TerminalID, proof)
 		}
 		return Outcome{}, err

@@ -332,6 +332,39 @@ func TestIdentifyAndSend_PaneChangesBetween(t *testing.T) {
 	}
 }
 
+// switcher does something when the request's anchor is taken.
+type switcher struct {
+	agent.Native
+	do func()
+}
+
+func (s switcher) Anchor(ctx context.Context, proc agent.Process) (agent.Anchor, error) {
+	s.do()
+	return s.Native.Anchor(ctx, proc)
+}
+
+// A person who switches the thread behind the last look is met before the request.
+func TestIdentifyAndSend_ThreadSwitchedBehind(t *testing.T) {
+	w := newWorld(t)
+	w.env = []string{scripted.ThreadsVariable + "=2"}
+	p := w.agent("100", "40")
+	w.desk = w.newDesk(w.store, func(a agent.Adapter) agent.Adapter {
+		return switcher{a.(agent.Native), func() {
+			p.human("/clear")
+			testkit.Eventually(t, patience, func() bool { return !strings.Contains(p.screen(), "Limits:") })
+		}}
+	})
+	_, err := p.identifyAndSend(newCall(), "the task")
+	f, _ := fault.As(err)
+	if !fault.Is(err, fault.TerminalChanged) || f.Input != fault.InputSent || f.Details["request_sent"] != false {
+		t.Errorf("got %+v", err)
+	}
+	if strings.Contains(p.keys(), "the task") {
+		t.Error("the request was typed")
+	}
+	p.unfenced()
+}
+
 // flock holds a thread as another process would.
 func flock(t *testing.T, path string) {
 	t.Helper()

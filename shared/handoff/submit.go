@@ -23,6 +23,7 @@ type submission struct {
 	id   string // message id
 	row  store.NewDispatch
 
+	shown    *agent.Card // what the pane was asked for, and must still show; nil: nobody asked
 	anchor   agent.Anchor
 	standing bool // the exact draft already stands in the composer: Enter alone
 }
@@ -124,6 +125,11 @@ func (x *submission) ready(ctx context.Context) error {
 		return fault.New(fault.InputNotStarted, "send to %s: %w", x.s.id(), err)
 	}
 	crashpoint.At("terminal_recorded")
+	if x.shown != nil { // another pane with the same text may have been waited for
+		if _, err := x.desk.boundary(ctx, x.hold, x.s, *x.shown); err != nil {
+			return err
+		}
+	}
 	if err := x.hold.prove(ctx, x.s); err != nil {
 		return err
 	}
