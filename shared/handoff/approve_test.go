@@ -87,6 +87,25 @@ func stable(p agent.Prompt) string {
 	return p.Stable
 }
 
+// A Store that is only read shows what waits and offers nothing.
+func TestStatus_ApprovalInAReadOnlyStore(t *testing.T) {
+	w := newWorld(t)
+	turn := w.agent().asked("one run:touch_a.txt")
+	s, err := store.Open(context.Background(), store.Options{Dir: w.store.Dir(), Program: "bridge", ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	w.desk = w.newDesk(s)
+	st := w.status(turn)
+	if a := st.Terminal.Approval; a == nil || a.Command != "touch a.txt" {
+		t.Errorf("approval state %+v", a)
+	}
+	if a := st.Actions["approve"]; a.Tool != "" {
+		t.Errorf("action %+v", a)
+	}
+}
+
 // A prompt that status showed is approved with one key; the Turn goes on to its
 // end, and asking again presses nothing. Proves tools 11.24, and 11.40: nothing but a
 // look of this session makes an offer.

@@ -103,7 +103,7 @@ func (d *Desk) decide(ctx context.Context, res *TurnStatus, s *sighting, t store
 		found, why := d.turnDialog(ctx, s, t, x)
 		state := judged(s, found, why)
 		res.Terminal.Approval = &state
-		if why == "" {
+		if why == "" && d.Store.Writable() == nil { // a Store that is only read has no offers
 			if err := d.offer(ctx, offerTurn, t.ID, found); err != nil {
 				return err
 			}
@@ -130,7 +130,7 @@ func (d *Desk) decideTerminal(ctx context.Context, res *TerminalLook, s *sightin
 	found, why := d.loneDialog(ctx, s)
 	state := judged(s, found, why)
 	res.Status.Approval = &state
-	if why != "" {
+	if why != "" || d.Store.Writable() != nil {
 		return nil
 	}
 	if err := d.offer(ctx, offerTerminal, s.id(), found); err != nil {

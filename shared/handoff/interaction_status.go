@@ -78,7 +78,7 @@ func (d *Desk) asked(ctx context.Context, who asker, rows []store.Interaction, s
 		return &v, nil //nolint:nilerr // likewise
 	}
 	x := d.surfaceOf(s.adapter, s.proc, s.pane, who.task, s.reading, waiting(p))
-	if x.print != row.PromptFingerprint || x.step.Manual != "" {
+	if x.print != row.PromptFingerprint || x.step.Manual != "" || d.Store.Writable() != nil {
 		return &v, nil
 	}
 	err = d.Store.MintOffer(ctx, store.NewOffer{
