@@ -50,7 +50,7 @@ const (
 	standsPoll     = 500 * time.Millisecond // between looks at such a draft
 	lateWait       = 3 * time.Second        // for the record, once such a draft has left
 	landWait       = 10 * time.Second       // for what was typed to be shown: a busy machine paints late
-	settleTimeout  = 2 * time.Second        // for a screen to come to rest
+	settleTimeout  = 2 * time.Second        // for a screen to come to rest; a monitor waits probeTime
 	settleGap      = 121 * time.Millisecond // between two equal looks
 	draftPoll      = 30 * time.Millisecond  // between looks at a draft
 	secondReading  = 20 * time.Millisecond  // between two equal completion readings

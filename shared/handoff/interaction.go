@@ -274,7 +274,7 @@ func (l *Lookout) question(ctx context.Context, r agent.Reading, p agent.Progres
 	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	settled, err := l.desk.Tmux.Settled(pctx, at.Pane, settleGap, settleTimeout)
+	settled, err := l.desk.Tmux.Settled(pctx, at.Pane, settleGap, probeTime)
 	if err == nil {
 		r = l.adapter.Read(at.Process.Version, settled)
 	}

@@ -219,7 +219,7 @@ func (l *Lookout) judge(ctx context.Context, screen terminal.Screen, p agent.Pro
 		}
 		pctx, cancel := probe(ctx)
 		defer cancel()
-		settled, err := l.desk.Tmux.Settled(pctx, l.Pane(), settleGap, settleTimeout)
+		settled, err := l.desk.Tmux.Settled(pctx, l.Pane(), settleGap, probeTime)
 		if err == nil {
 			r = l.adapter.Read(l.anchor.Place.Process.Version, settled)
 		}

@@ -86,7 +86,7 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 	}
 	pctx, cancel := probe(ctx)
 	defer cancel()
-	settled, err := m.desk.Tmux.Settled(pctx, m.at.Pane, settleGap, settleTimeout)
+	settled, err := m.desk.Tmux.Settled(pctx, m.at.Pane, settleGap, probeTime)
 	if err != nil {
 		return askingPoll, nil //nolint:nilerr // not settled yet, or the pane went: the next look decides
 	}
