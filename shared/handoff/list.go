@@ -172,7 +172,7 @@ func (d *Desk) row(ctx context.Context, s *sighting, v *view, debug bool) (Row, 
 	if !v.blocked(key) && s.promptable() == nil && d.allowed(s) == nil {
 		r.Actions["send"] = sendAction(s, v)
 	}
-	if _, watched := v.watches[key]; !watched && !owned && !v.blocked(key) && (state == "working" || state == "awaiting_approval" || state == "awaiting_answer") {
+	if _, watched := v.watches[key]; !watched && !owned && !v.blocked(key) && d.Route != nil && atWork(state) {
 		r.Actions["watch"] = Action{Tool: toolName("watch"), Arguments: map[string]any{"terminal_id": r.ID}, RequiresUserIntent: true}
 	}
 	r.Actions["status"] = Action{Tool: toolName("status"), Arguments: map[string]any{"conversation_id": r.ID}}

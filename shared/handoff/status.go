@@ -329,7 +329,7 @@ func (d *Desk) statusTerminal(ctx context.Context, id string) (Outcome, error) {
 	res := TerminalLook{Source: "terminal_control", Terminal: id, Agent: string(s.proc.Agent), Actions: Actions{}}
 	res.Status, res.Screen = d.look(ctx, s)
 	res.About = clip(title(s.proc.Agent)+": "+res.Status.Reason, maxAbout)
-	if res.Status.Activity == "working" || res.Status.Activity == "awaiting_approval" {
+	if d.Route != nil && atWork(res.Status.Activity) {
 		res.WatchHint = "watch tells when this work ends"
 	}
 	if err := d.decideTerminal(ctx, &res, s); err != nil {

@@ -119,6 +119,11 @@ func (d *Desk) Watch(ctx context.Context, _ Call, in WatchInput) (Outcome, error
 	return Outcome{Body: map[string]any{"watch": view}}, err
 }
 
+// atWork reports whether an activity is one whose end a Watch can tell.
+func atWork(activity string) bool {
+	return activity == "working" || activity == "awaiting_approval" || activity == "awaiting_answer"
+}
+
 // newWatch finds the anchor, looking twice: the task must be the same in both.
 func (d *Desk) newWatch(ctx context.Context, s *sighting) (store.NewWatch, error) {
 	if s.proc.Class == agent.Refused {
@@ -131,7 +136,7 @@ func (d *Desk) newWatch(ctx context.Context, s *sighting) (store.NewWatch, error
 		return store.NewWatch{}, fault.New(fault.ObservationUnavail, "watch %s: %w", s.id(), err).Safe()
 	}
 	state, _ := s.activity()
-	if !exact && state != "working" && state != "awaiting_approval" {
+	if !exact && !atWork(state) {
 		if s.identity.State == agent.Resolved {
 			return store.NewWatch{}, fault.New(fault.ActionNotAdvertised, "watch %s: nothing runs there", s.id()).
 				WithHint("watch takes a pane whose agent works now").Safe()

@@ -92,6 +92,15 @@ func TestWatch_ExactTask(t *testing.T) {
 	gate := filepath.Join(w.dir, "gate")
 	p.human("mine hold:" + gate)
 	p.waitWorking()
+	if p.row().Actions["watch"].Tool == "" {
+		t.Error("watch is not advertised")
+	}
+	route := w.desk.Route
+	w.desk.Route = nil // as at a shell: nobody could be told
+	if p.row().Actions["watch"].Tool != "" {
+		t.Error("watch is advertised to who cannot be called back")
+	}
+	w.desk.Route = route
 	v, err := p.watch()
 	if err != nil {
 		t.Fatal(err)
