@@ -45,6 +45,15 @@ func TestSend_Done(t *testing.T) {
 	w.follow(again.TurnID)
 }
 
+// Who cannot be called back is not told to wait for it.
+func TestSend_WithoutARoute(t *testing.T) {
+	w := newWorld(t)
+	w.desk.Route = nil
+	if r := w.agent().mustSend("first"); r.CallbackExpected || r.Next.Action != "status" {
+		t.Errorf("result %+v", r)
+	}
+}
+
 func TestSend_Failure(t *testing.T) {
 	w := newWorld(t)
 	p := w.agent()

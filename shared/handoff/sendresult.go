@@ -64,7 +64,10 @@ func (d *Desk) sendResult(sub store.Submission, replayed bool, why string) Outco
 	switch status {
 	case store.DispatchAccepted:
 		r.Delivered, r.Status, r.Outcome = true, "async_pending", "agent_accepted"
-		r.DoNotRetry, r.Reason, r.Next = false, "", Next{"yield"}
+		r.DoNotRetry, r.Reason = false, ""
+		if r.CallbackExpected {
+			r.Next = Next{"yield"}
+		}
 	case store.DispatchNotAccepted:
 		r.Status, r.Outcome = "submission_not_accepted", "not_accepted"
 		r.Next = Next{"inspect"}
