@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,6 +139,8 @@ type follower struct {
 	chain  map[string]bool // records of the turn
 	first  record          // its prompt
 	begun  bool
+	held   map[string][]meant // records whose place is not known yet, by what they wait for
+	holds  int                // how many
 
 	calls  []agent.Call // without an answer, oldest first
 	output bool         // anything came of the prompt
@@ -162,7 +165,7 @@ type ending struct {
 }
 
 func newFollower(rules *rule.File, task agent.Task) *follower {
-	return &follower{rules: rules, task: task, offset: task.Start.Offset, chain: map[string]bool{}}
+	return &follower{rules: rules, task: task, offset: task.Start.Offset, chain: map[string]bool{}, held: map[string][]meant{}}
 }
 
 // read takes what was added since the last reading.
@@ -176,6 +179,12 @@ func (f *follower) read(ctx context.Context, checkpoint agent.Position) error {
 	defer file.Close()
 	if file.Size == f.offset {
 		return nil
+	}
+	if !f.begun {
+		f.held, f.holds = map[string][]meant{}, 0
+		if err := f.early(ctx, file); err != nil {
+			return err
+		}
 	}
 	end, whole, err := file.Scan(ctx, f.offset, f.task.Start.Offset+CompletionLimit-f.offset, func(l journal.Line) error {
 		r, err := parseRecord(l)
@@ -201,6 +210,8 @@ func (f *follower) take(l journal.Line, r record) error {
 			return fmt.Errorf("%w: the turn does not begin at byte %d", errCorrupt, l.Start)
 		}
 		f.begun, f.first, f.chain[r.UUID] = true, r, true
+		f.adopt(r.UUID)
+		f.adopt(promptKey + r.Prompt)
 		return nil
 	}
 	switch {
@@ -214,23 +225,97 @@ func (f *follower) take(l journal.Line, r record) error {
 		}
 		return nil
 	}
+	m := f.meaning(l, r)
+	if !f.joins(r, m.means.Kind) {
+		f.hold(m)
+		return nil
+	}
+	f.apply(m)
+	f.adopt(r.UUID)
+	return nil
+}
+
+// meant is a record with what the rules say of it.
+type meant struct {
+	ending
+	means rule.Record
+}
+
+func (f *follower) meaning(l journal.Line, r record) meant {
 	// A text that was cut within a character is no JSON for the rules: such a line
 	// means nothing, but it belongs to the chain and answers calls.
 	means, err := f.rules.Record(l.Data)
 	if err != nil {
 		means = rule.Record{Kind: rule.Other}
 	}
-	if !f.joins(r, means.Kind) {
+	return meant{ending{start: l.Start, rec: r, digest: lineDigest(l), text: means.Error}, means}
+}
+
+// Records are not written in the order of the chain: a call was seen in the file
+// before the prompt that it answers [measured, 2.1.263]. So what does not belong yet
+// is held until its parent comes, and what stands lookBack before the prompt counts.
+const (
+	lookBack  = 1 << 20
+	maxHeld   = 4096
+	promptKey = "prompt " // before a prompt's id; a result belongs by it
+)
+
+// early holds what was written shortly before the prompt.
+func (f *follower) early(ctx context.Context, file *journal.File) error {
+	from := max(0, f.task.Start.Offset-lookBack)
+	_, _, err := file.Scan(ctx, from, f.task.Start.Offset-from, func(l journal.Line) error {
+		if l.Start >= f.task.Start.Offset {
+			return io.EOF
+		}
+		r, err := parseRecord(l)
+		if err != nil || r.Session != f.task.ThreadID || r.Sidechain || r.UUID == "" || r.prompts() {
+			return nil //nolint:nilerr // the first one is cut
+		}
+		f.hold(f.meaning(l, r))
 		return nil
+	})
+	return err
+}
+
+// hold keeps a record whose place in the chain is not known yet.
+func (f *follower) hold(m meant) {
+	key := m.rec.Parent
+	switch {
+	case m.means.Kind == rule.Compacted:
+		key = m.rec.LogicalParent
+	case !f.begun && m.rec.Type == "user" && !m.rec.Plain && m.rec.Prompt != "":
+		key = promptKey + m.rec.Prompt
 	}
+	if key == "" || f.holds >= maxHeld {
+		return
+	}
+	f.holds++
+	f.held[key] = append(f.held[key], m)
+}
+
+// adopt takes what was held for a record, and all that follows from it.
+func (f *follower) adopt(key string) {
+	list := f.held[key]
+	delete(f.held, key)
+	f.holds -= len(list)
+	for _, m := range list {
+		if !f.chain[m.rec.UUID] {
+			f.apply(m)
+			f.adopt(m.rec.UUID)
+		}
+	}
+}
+
+// apply takes one record of the chain.
+func (f *follower) apply(m meant) {
+	r, here := m.rec, m.ending
 	f.chain[r.UUID] = true
 	if f.ended != nil && f.ended.state != agent.Failed {
-		return nil
+		return
 	}
-	here := ending{start: l.Start, rec: r, digest: lineDigest(l), text: means.Error}
-	switch means.Kind {
+	switch m.means.Kind {
 	case rule.TurnAborted:
-		here.state, here.text = agent.Aborted, strings.Trim(means.Reason, "[]")
+		here.state, here.text = agent.Aborted, strings.Trim(m.means.Reason, "[]")
 		f.ended, f.calls = &here, nil
 	case rule.TurnFailed:
 		here.state = agent.Failed
@@ -240,7 +325,7 @@ func (f *follower) take(l journal.Line, r record) error {
 	default:
 		f.output = f.output || r.Type == "user" && len(r.Blocks) > 0
 		if r.Type == "assistant" && r.Model != modelSynthetic { // "No response requested." is no answer
-			f.assistant(r, means)
+			f.assistant(r, m.means)
 		}
 		for _, b := range r.Blocks {
 			if b.Type == "tool_result" {
@@ -248,7 +333,6 @@ func (f *follower) take(l journal.Line, r record) error {
 			}
 		}
 	}
-	return nil
 }
 
 // adds reports whether a prompt is no new one but something that the agent itself
@@ -328,7 +412,7 @@ func (f *follower) progress(st standing) agent.Progress {
 	case f.ended != nil && (over || f.ended.state == agent.Aborted):
 		f.finish(&p, *f.ended)
 	case f.ended != nil: // the process still works: it may go on
-		p.Checkpoint.Offset = f.ended.start
+		p.Checkpoint.Offset = max(f.ended.start, f.task.Start.Offset)
 	case f.next != nil:
 		p.State = agent.NextBegan
 		p.Fingerprint = fingerprint(f.task, p.State, f.next.rec.UUID)
@@ -369,7 +453,7 @@ func (f *follower) finish(p *agent.Progress, e ending) {
 	default:
 		p.Error = e.text
 	}
-	p.Checkpoint.Offset = e.start
+	p.Checkpoint.Offset = max(e.start, f.task.Start.Offset)
 	p.Fingerprint = fingerprint(f.task, p.State, strconv.FormatInt(e.start, 10)+" "+e.digest)
 }
 

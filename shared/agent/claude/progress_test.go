@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -187,6 +188,61 @@ func TestProgress_Recorded(t *testing.T) {
 				t.Errorf("the fingerprint of %s", before)
 			}
 			fingerprints[fresh.Fingerprint] = t.Name()
+		})
+	}
+}
+
+// TestProgress_Disorder: what was written before the records that it follows from,
+// even before the prompt, belongs to the turn all the same. 2.1.263 was seen to
+// write the first call of a turn first.
+func TestProgress_Disorder(t *testing.T) {
+	for _, tc := range []struct {
+		name, text, waits string
+		moved             func(i int) bool // lines behind the prompt that stand before it
+	}{
+		{"2.1.332-approved-bash", "The command has finished.", "touch /srv/demo/alpha/approved-1.txt", nil},
+		{"2.1.332-approved-bash", "The command has finished.", "", func(int) bool { return true }},
+		{"2.1.332-prompt-two-lines", "after", "", func(int) bool { return true }},
+		{"2.1.332-approved-edit", "after", "/srv/demo/alpha/new.txt", func(i int) bool { return i < 3 }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.recording(tc.name)
+			_, at := r.task("2.1.332", 0)
+			before, behind := slices.Clone(r.lines[:at-1]), [][]byte{r.lines[at-1]}
+			taken := false
+			for i, line := range r.lines[at:] {
+				call := !taken && bytes.Contains(line, []byte(`"type":"tool_use"`))
+				if tc.moved != nil && tc.moved(i) || tc.moved == nil && call {
+					before, taken = append(before, line), true
+					continue
+				}
+				behind = append(behind, line)
+			}
+			if !taken {
+				t.Fatal("nothing was moved")
+			}
+			r.lines = append(before, behind...)
+			task, first := r.task("2.1.332", 0)
+			r.register("waiting", map[string]any{"waitingFor": "permission prompt"})
+			waited := ""
+			for n := first; n <= len(r.lines); n++ {
+				r.upTo(n)
+				if p := w.progress(task, agent.Position{}); p.Waiting != nil && waited == "" {
+					waited = p.Waiting.Command
+				}
+			}
+			if waited != tc.waits {
+				t.Errorf("waited for %q, want %q", waited, tc.waits)
+			}
+			r.register("idle", nil)
+			p := w.progress(task, agent.Position{})
+			if p.State != agent.Completed || p.Text != tc.text || p.Checkpoint.Offset < task.Start.Offset {
+				t.Errorf("%+v", p)
+			}
+			if again := w.progress(task, p.Checkpoint); !cmp.Equal(p, again) {
+				t.Errorf("again: %+v", again)
+			}
 		})
 	}
 }
