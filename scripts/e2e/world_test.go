@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -302,6 +303,9 @@ func (w *world) wrap(from, program, line string) {
 
 // end stops the Hosts and requires that nothing of them stays.
 func (w *world) end() {
+	if w.t.Failed() {
+		w.show()
+	}
 	for _, h := range w.hosts {
 		select {
 		case <-h.Exited(): // ended or was ended by the test
@@ -325,6 +329,22 @@ func (w *world) end() {
 		for _, h := range w.hosts {
 			raw, _ := os.ReadFile(h.Log())
 			w.t.Logf("log of %s:\n%s", filepath.Base(filepath.Dir(h.Log())), tail(string(raw), 60))
+		}
+	}
+}
+
+// show logs what every pane of the rig shows after a failure.
+func (w *world) show() {
+	tmux := func(a ...string) string {
+		out, err := exec.Command("tmux", append([]string{"-u", "-S", w.rig.Socket}, a...)...).CombinedOutput()
+		if err != nil {
+			w.t.Logf("tmux %v: %v", a, err)
+		}
+		return string(out)
+	}
+	for _, id := range strings.Fields(tmux("list-panes", "-a", "-F", "#{pane_id}")) {
+		if screen := strings.TrimSpace(tmux("capture-pane", "-p", "-t", id)); screen != "" {
+			w.t.Logf("pane %s:\n%s", id, screen)
 		}
 	}
 }
