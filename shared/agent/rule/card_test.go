@@ -273,14 +273,22 @@ func TestCards_Claude(t *testing.T) {
 			}
 		}
 	}
-	f, _ := set.For("claude", "2.1.332")
-	for name, want := range map[string]bool{"slash-menu-status": true, "draft-slash-unknown": false, "draft-single-line": false, "status-panel": false} {
-		c, err := f.Command(agent.OpStatus, "")
+	for name, want := range map[string]bool{
+		"slash-menu-status.2.1.332": true, "draft-slash-unknown.2.1.332": false, "draft-single-line.2.1.332": false, "status-panel.2.1.332": false,
+		"slash-menu-status.2.1.263": true, "slash-popup.2.1.263": false, "slash-popup-second.2.1.263": false, "status-panel.2.1.263": false,
+	} {
+		s := capture(t, claudeScreens, name)
+		c, err := file(t, set, name).Command(agent.OpStatus, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.Standing(capture(t, claudeScreens, name+".2.1.332")); got != want {
+		if got := c.Standing(s); got != want {
 			t.Errorf("%s: standing %v, want %v", name, got, want)
+		}
+		// The highlight on another row of the menu: Enter would run that one.
+		s.Text = bytes.Replace(s.Text, []byte("/\x1b[1mstatus\x1b[0m"), []byte("/\x1b[1mstates\x1b[0m"), 1)
+		if want && c.Standing(s) {
+			t.Errorf("%s with another row highlighted stands", name)
 		}
 	}
 }
