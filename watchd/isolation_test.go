@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -93,12 +94,23 @@ func TestSweep_OneTaskMisbehaves(t *testing.T) {
 			turn, watch := w.working(), w.watched()
 			s, _ := w.sweep(map[*pane]string{bad: how, worse: how})
 			eventually(t, patience, func() error { return is(s.busy(), "both misbehave") })
-			from := time.Now()
-			time.Sleep(3 * time.Second) // the time that is measured
-			for _, p := range []*pane{turn, watch} {
-				if got := s.gap(p.home, from); got > interval+time.Second {
-					t.Errorf("%s was not looked at for %v", p.name, got)
+			// A busy machine may spoil a measurement, a task that waits for another spoils all.
+			var late error
+			for range 5 {
+				from := time.Now()
+				time.Sleep(3 * time.Second) // the time that is measured
+				late = nil
+				for _, p := range []*pane{turn, watch} {
+					if got := s.gap(p.home, from); got > interval+time.Second {
+						late = fmt.Errorf("%s was not looked at for %v", p.name, got)
+					}
 				}
+				if late == nil {
+					break
+				}
+			}
+			if late != nil {
+				t.Error(late)
 			}
 			turn.open()
 			watch.open()
