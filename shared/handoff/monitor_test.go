@@ -214,6 +214,36 @@ func TestMonitor_ApprovalUnsaid(t *testing.T) {
 	w.watchUntil(m, r.TurnID, store.TurnIdle)
 }
 
+// A questionnaire of which the agent does not say that it waits is told likewise.
+func TestMonitor_QuestionUnsaid(t *testing.T) {
+	w := newWorld(t)
+	b := w.bend()
+	p := w.agent()
+	b.progress = func(p agent.Progress) agent.Progress {
+		p.Unsaid, p.Calls, p.Waiting = p.Calls, nil, nil
+		return p
+	}
+	r := p.mustSend("quiz for me")
+	testkit.Eventually(t, patience, func() bool { return strings.Contains(p.row().ApprovalState.Reason, "question") }, "the page")
+	m, release := w.monitor(r.TurnID)
+	defer release()
+	w.observe(m, r.TurnID, 2)
+	if rows := w.callbacks(r.TurnID); len(rows) != 0 {
+		t.Fatalf("told at once: %+v", rows)
+	}
+	w.desk.Now = func() time.Time { return time.Now().Add(4 * time.Second) }
+	w.watchUntil(m, r.TurnID, store.TurnWaitingForController)
+	if _, err := m.Observe(context.Background(), w.capture(m.Pane())); err != nil {
+		t.Fatal(err)
+	}
+	if rows := w.callbacks(r.TurnID); len(rows) != 1 || rows[0].EventType != "question" {
+		t.Fatalf("callbacks %+v", rows)
+	}
+	if strings.Count(p.keys(), "\r") != 1 {
+		t.Errorf("keys %q", p.keys())
+	}
+}
+
 // A dead agent without a durable completion is stalled. Proves core 19.28: one
 // stall, one notification.
 func TestMonitor_AgentDies(t *testing.T) {

@@ -115,12 +115,18 @@ func (m *Monitor) prompt(ctx context.Context, p agent.Progress, screen *terminal
 
 // standsUnsaid reports whether a dialog stands on the screen, and stood there
 // askingFor before, whose call does not wait by the agent's own word: what it wrote
-// of itself may be late or lost. A person is told, and approve sends no key.
+// of itself may be late or lost. A person is told, and no tool sends a key.
 func (m *Monitor) standsUnsaid(p agent.Progress, screen *terminal.Screen) bool {
 	if screen != nil && m.keep.Prompt == "" {
 		r, found := m.adapter.Read(m.at.Process.Version, *screen), ""
-		if r.State == agent.Approval && r.Prompt != nil {
+		switch {
+		case r.Prompt == nil:
+		case r.State == agent.Approval:
 			if _, ok := callOf(*r.Prompt, p.Unsaid); ok {
+				found = r.Prompt.Digest
+			}
+		case r.State == agent.Question:
+			if slices.ContainsFunc(p.Unsaid, func(c agent.Call) bool { return c.Kind == kindQuestionnaire }) {
 				found = r.Prompt.Digest
 			}
 		}
