@@ -347,6 +347,33 @@ func (w *world) show() {
 			w.t.Logf("pane %s:\n%s", id, screen)
 		}
 	}
+	for _, h := range w.hosts {
+		w.t.Logf("what %s sees: %s", filepath.Base(filepath.Dir(h.Log())), h.told())
+	}
+}
+
+// told gives what a Host sees of panes and turns.
+func (h *host) told() string {
+	select {
+	case <-h.Exited():
+		return "it has ended"
+	default:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callWait)
+	defer cancel()
+	var out strings.Builder
+	list, err := h.Call(ctx, "list", args{"all": true})
+	fmt.Fprintf(&out, "%v %v\n%v\n", list.Data["terminals"], list.Data["unavailable_managed_turns"], err)
+	for _, row := range objects(list.Data["terminals"]) {
+		managed, _ := row["managed"].(args)
+		turn, _ := managed["recent_turn"].(args)
+		if turn == nil {
+			continue
+		}
+		st, err := h.Call(ctx, "status", args{"turn_id": turn["turn_id"]})
+		fmt.Fprintf(&out, "%v %v %v %v\n", st.Data["summary"], st.Data["recent_events"], st.Data["callbacks"], err)
+	}
+	return out.String()
 }
 
 // A host is one Host of a world.
