@@ -212,9 +212,16 @@ func TestStopped_WatchdInApproval(t *testing.T) {
 	w.stopAt("watchd", "approval_reserved")
 	w.options.args = []string{"--approval-policy", file}
 	w.start()
+	rows := w.rows()
+	w.eventually("the first watchd sweeps", func() bool {
+		all, err := rows.Leases(t.Context(), store.WatchdLease())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all) == 1 && all[0].Live
+	})
 	w.bin, w.options.args = plain, nil
 	w.host("session-two") // its watchd stands by
-	rows := w.rows()
 
 	gate := w.send(busy, "SCN=GATE:stopped")
 	sent := w.send(asked, "SCN=EXECDIR:stopped")

@@ -172,11 +172,16 @@ func (w *world) agent(size ...string) *pane {
 
 func (w *world) tmuxDo(args ...string) string {
 	w.t.Helper()
-	out, err := exec.Command("tmux", append([]string{"-S", w.socket}, args...)...).CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("tmux %q: %v: %s", args, err, out)
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		out, err := exec.Command("tmux", append([]string{"-S", w.socket}, args...)...).CombinedOutput()
+		if err == nil {
+			return string(out)
+		}
+		// The server that ends may still take the call for which a new one is meant.
+		if !strings.Contains(string(out), "server exited unexpectedly") || time.Now().After(end) {
+			w.t.Fatalf("tmux %q: %v: %s", args, err, out)
+		}
 	}
-	return string(out)
 }
 
 func (w *world) list() handoff.ListResult {
