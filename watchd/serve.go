@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"drawbridge/shared/agent"
@@ -117,6 +118,7 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	debug.FreeOSMemory() // compiling the rules leaves several MiB, which an idle program would keep
 
 	leases, bell, watcher := store.NewKeeper(db, log.Logger), store.NewDoorbell(db, log.Logger), files.New(log.Logger)
 	tmux := terminal.New(terminal.Options{})

@@ -169,6 +169,7 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 	if err != nil {
 		return nil, err
 	}
+	debug.FreeOSMemory() // compiling the rules leaves several MiB, which an idle program would keep
 	return handoff.New(handoff.Options{
 		Store: db, Leases: leases, Bell: bell, Files: watcher,
 		Tmux: terminal.New(terminal.Options{Sockets: cfg.sockets}),
