@@ -398,13 +398,8 @@ func (r *ruling) left(ctx context.Context) bool {
 }
 
 func (r *ruling) capture(ctx context.Context) (agent.Reading, error) {
-	pctx, cancel := probe(ctx)
-	defer cancel()
-	screen, err := r.desk.Tmux.CaptureOne(pctx, r.s.pane)
-	if err != nil {
-		return agent.Reading{}, err
-	}
-	return r.s.adapter.Read(r.s.proc.Version, screen), nil
+	_, reading, err := r.desk.glimpse(ctx, r.s)
+	return reading, err
 }
 
 // doubt ends a decision whose outcome is not proven: it is never sent again.

@@ -72,7 +72,7 @@ func (d *Desk) IdentifyAndSend(ctx context.Context, call Call, in IdentifyAndSen
 	if err := d.sibling(ctx, "watchd", store.WatchdLease()); err != nil {
 		return Outcome{}, err
 	}
-	if err := checkRequest(in.Request); err != nil {
+	if err := CheckRequest(in.Request); err != nil {
 		return Outcome{}, err
 	}
 	send := SendInput{

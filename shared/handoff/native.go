@@ -203,13 +203,7 @@ func (s *sighting) readable() bool {
 
 // look captures the screen once.
 func (e *errand) look(ctx context.Context) (terminal.Screen, agent.Reading, error) {
-	pctx, cancel := probe(ctx)
-	defer cancel()
-	screen, err := e.desk.Tmux.CaptureOne(pctx, e.s.pane)
-	if err != nil {
-		return screen, agent.Reading{}, err
-	}
-	return screen, e.s.adapter.Read(e.s.proc.Version, screen), nil
+	return e.desk.glimpse(ctx, e.s)
 }
 
 // ready is the last look before the first byte: same process, idle, composer

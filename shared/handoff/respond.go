@@ -24,7 +24,7 @@ func (d *Desk) Respond(ctx context.Context, call Call, in RespondInput) (Outcome
 	if err := checkTurnID(in.TurnID); err != nil {
 		return Outcome{}, err
 	}
-	if err := checkRequest(in.Request); err != nil {
+	if err := CheckRequest(in.Request); err != nil {
 		return Outcome{}, err
 	}
 	again := repeat{id: messageID(d.Controller, call), kind: store.KindAnswer, turn: in.TurnID, text: in.Request}

@@ -367,13 +367,10 @@ var errPageLeft = errors.New("the page left while it was being answered")
 
 // look reads the page anew; errPageLeft where it is not the step's any more.
 func (x *answering) look(ctx context.Context) error {
-	pctx, cancel := probe(ctx)
-	defer cancel()
-	screen, err := x.desk.Tmux.CaptureOne(pctx, x.s.pane)
+	_, r, err := x.desk.glimpse(ctx, x.s)
 	if err != nil {
 		return err
 	}
-	r := x.s.adapter.Read(x.s.proc.Version, screen)
 	if r.State != agent.Question || r.Prompt == nil || r.Prompt.Page == nil ||
 		printOf(*r.Prompt, x.shown.call, x.s.pane, x.s.proc) != x.row.PromptFingerprint {
 		return errPageLeft
@@ -464,11 +461,10 @@ func (x *answering) moved(ctx context.Context, unmoved *bool) (bool, error) {
 			return true, nil
 		}
 	}
-	screen, err := x.desk.Tmux.CaptureOne(pctx, x.s.pane)
+	_, r, err := x.desk.glimpse(pctx, x.s)
 	if err != nil {
 		return false, err
 	}
-	r := x.s.adapter.Read(x.s.proc.Version, screen)
 	*unmoved = false
 	switch {
 	case r.State == agent.Question && r.Prompt != nil && r.Prompt.Page != nil:

@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"drawbridge/shared/agent"
@@ -19,7 +20,7 @@ func (d *Desk) Send(ctx context.Context, call Call, in SendInput) (Outcome, erro
 	if in.TurnID != "" {
 		return d.resend(ctx, call, in.TurnID)
 	}
-	if err := checkRequest(in.Request); err != nil {
+	if err := CheckRequest(in.Request); err != nil {
 		return Outcome{}, err
 	}
 	again := repeat{id: messageID(d.Controller, call), kind: store.KindTask, session: in.SessionID, terminal: in.TerminalID, text: in.Request}
@@ -91,24 +92,25 @@ func (d *Desk) task(h *hold, s *sighting, prep agent.Prepared, id string, call C
 	return sub
 }
 
-// checkRequest refuses what no agent may get (tools §4, §8.12).
-func checkRequest(text string) error {
-	switch trimmed := strings.TrimSpace(text); {
-	case trimmed == "":
-		return fault.New(fault.InvalidArguments, "send: request is blank").Safe()
-	case len(text) > MaxRequest:
-		return fault.New(fault.InvalidArguments, "send: request has %d bytes, the limit is %d", len(text), MaxRequest).
-			WithHint("put long material into a file of the workspace and name it").Safe()
-	case !utf8.ValidString(text):
-		return fault.New(fault.InvalidArguments, "send: request is not valid UTF-8").Safe()
-	case strings.HasPrefix(trimmed, "/"), strings.HasPrefix(trimmed, "!"):
-		return fault.New(fault.NativeSlashCommand, "send: request begins with %q, which the agent takes for a command of its own", trimmed[:1]).
-			WithHint("put a word before it, or let the user type the command").Safe()
+// CheckRequest refuses a text that no agent may get (tools §4, §8.12), with
+// invalid_arguments or native_slash_command.
+func CheckRequest(text string) error {
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.InvalidArguments, format, args...).Safe()
 	}
-	for _, r := range text {
-		if r != '\n' && r != '\t' && (r < 0x20 || (r >= 0x7f && r <= 0x9f)) {
-			return fault.New(fault.InvalidArguments, "send: request holds control character U+%04X", r).Safe()
-		}
+	first := strings.TrimSpace(text)
+	switch {
+	case first == "":
+		return bad("request is blank")
+	case len(text) > MaxRequest:
+		return bad("request has %d bytes, the most is %d", len(text), MaxRequest)
+	case !utf8.ValidString(text):
+		return bad("request is not valid UTF-8")
+	case strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }):
+		return bad("request holds a control character other than line feed and tab")
+	case first[0] == '/' || first[0] == '!':
+		return fault.New(fault.NativeSlashCommand, "the request begins with %q, which the agent takes as a command of its own", first[:1]).
+			WithHint("native commands and shell escapes are typed by the user in the pane").Safe()
 	}
 	return nil
 }

@@ -149,13 +149,8 @@ func (x *submission) ready(ctx context.Context) error {
 
 // look reads the pane's screen once.
 func (x *submission) look(ctx context.Context) (agent.Reading, error) {
-	pctx, cancel := probe(ctx)
-	defer cancel()
-	screen, err := x.desk.Tmux.CaptureOne(pctx, x.s.pane)
-	if err != nil {
-		return agent.Reading{}, err
-	}
-	return x.s.adapter.Read(x.s.proc.Version, screen), nil
+	_, reading, err := x.desk.glimpse(ctx, x.s)
+	return reading, err
 }
 
 // inject pastes the text and waits until the composer shows exactly it, twice,

@@ -183,6 +183,18 @@ func (s *sighting) read(screen *terminal.Screen) {
 	s.screen = screen
 }
 
+// glimpse captures a pane once and reads its screen, and leaves the sighting as
+// it is.
+func (d *Desk) glimpse(ctx context.Context, s *sighting) (terminal.Screen, agent.Reading, error) {
+	pctx, cancel := probe(ctx)
+	defer cancel()
+	screen, err := d.Tmux.CaptureOne(pctx, s.pane)
+	if err != nil {
+		return screen, agent.Reading{}, err
+	}
+	return screen, s.adapter.Read(s.proc.Version, screen), nil
+}
+
 // identify adds what the agent's own files say.
 func (s *sighting) identify(ctx context.Context) {
 	id, err := s.adapter.Identify(ctx, s.proc)

@@ -61,6 +61,17 @@ func (i Info) Dead() bool {
 // controlling terminal.
 func (i Info) Foreground() bool { return i.TTY != 0 && i.TPGID > 0 && i.PGRP == i.TPGID }
 
+// Device gives the device number of a terminal's path in the form of Info.TTY
+// (proc_pid_stat(5)).
+func Device(tty string) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(tty, &st); err != nil {
+		return 0, err
+	}
+	major, minor := unix.Major(st.Rdev), unix.Minor(st.Rdev)
+	return int(minor&0xff | major<<8 | (minor&^0xff)<<12), nil
+}
+
 // Stat reads /proc/PID/stat. A process that does not exist gives fs.ErrNotExist
 // or ESRCH.
 func Stat(pid int) (Info, error) {

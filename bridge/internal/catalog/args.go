@@ -13,7 +13,6 @@ import (
 
 // Rules of arguments that no schema expresses (tools §1, §2, §4).
 const (
-	maxRequest = 32768              // bytes of a request (core §14)
 	maxMinutes = 10 * 366 * 24 * 60 // beyond it a deadline means nothing and times overflow
 	maxID      = 512                // bytes of any id
 
@@ -92,23 +91,6 @@ func minutes(name string, v *float64) error {
 	return nil
 }
 
-// request refuses text that cannot be one task for an agent.
-func request(text string) error {
-	first := strings.TrimLeftFunc(text, unicode.IsSpace)
-	switch {
-	case first == "":
-		return refuseArgument("request is blank")
-	case len(text) > maxRequest:
-		return refuseArgument("request has %d bytes, the most is %d", len(text), maxRequest)
-	case strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }):
-		return refuseArgument("request holds a control character other than line feed and tab")
-	case first[0] == '/' || first[0] == '!':
-		return fault.New(fault.NativeSlashCommand, "the request begins with %q, which the agent takes as a command of its own", first[:1]).
-			WithHint("native commands and shell escapes are typed by the user in the pane").Safe()
-	}
-	return nil
-}
-
 func refuseArgument(format string, args ...any) error {
 	return fault.New(fault.InvalidArguments, format, args...).Safe()
 }
@@ -169,5 +151,5 @@ func sendInput(args []byte) (handoff.SendInput, error) {
 			return handoff.SendInput{}, err
 		}
 	}
-	return in, request(in.Request)
+	return in, handoff.CheckRequest(in.Request)
 }

@@ -138,7 +138,7 @@ func runRespond(ctx context.Context, h Handoff, call handoff.Call, args []byte) 
 	if err := turnID("turn_id", in.TurnID); err != nil {
 		return handoff.Outcome{}, err
 	}
-	if err := request(in.Request); err != nil {
+	if err := handoff.CheckRequest(in.Request); err != nil {
 		return handoff.Outcome{}, err
 	}
 	out, err := h.Respond(ctx, call, in)
@@ -205,7 +205,7 @@ func runIdentifyAndSend(ctx context.Context, h Handoff, call handoff.Call, args 
 			return handoff.Outcome{}, err
 		}
 	}
-	if err := request(in.Request); err != nil {
+	if err := handoff.CheckRequest(in.Request); err != nil {
 		return handoff.Outcome{}, err
 	}
 	return h.IdentifyAndSend(ctx, call, in)

@@ -114,7 +114,7 @@ func (a *Adapter) Find(ctx context.Context, pane terminal.Pane) (agent.Process, 
 	case len(found) > 1:
 		return agent.Process{}, agent.ErrSeveralAgents
 	}
-	tty, err := device(pane.TTY)
+	tty, err := process.Device(pane.TTY)
 	if err != nil || found[0].TTY != tty || !found[0].Foreground() {
 		return agent.Process{}, agent.ErrNoAgent
 	}
@@ -137,16 +137,6 @@ func candidate(pid int) (arguments, bool) {
 	}
 	args := parseArgs(argv)
 	return args, args.tui
-}
-
-// device gives the number of a terminal as /proc/PID/stat writes it.
-func device(tty string) (int, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(tty, &st); err != nil {
-		return 0, err
-	}
-	major, minor := unix.Major(st.Rdev), unix.Minor(st.Rdev)
-	return int(minor&0xff | major<<8 | (minor&^0xff)<<12), nil
 }
 
 // describe adds version, home, directory and mode to a process.
