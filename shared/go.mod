@@ -22,3 +22,5 @@ require (
 	golang.org/x/text v0.44.0
 	pgregory.net/rapid v1.3.0
 )
+
+require github.com/stretchr/testify v1.12.1 // indirect
