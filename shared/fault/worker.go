@@ -7,8 +7,6 @@ const (
 	WorkspaceOwner      Code = "workspace_owner"
 	DockerUnavailable   Code = "docker_unavailable"
 	DockerIdentity      Code = "docker_identity_unqualified"
-	StorageRefused      Code = "storage_admission_refused"
-	StorageInspector    Code = "storage_inspector_unavailable"
 	PrepareFailed       Code = "prepare_failed"
 	MountUnsafe         Code = "mount_unsafe"
 	EnvironmentUnsafe   Code = "environment_unsafe"
@@ -28,8 +26,6 @@ func init() {
 	register(1, WorkspaceOwner, "The workspace belongs to another user than the one the container would run as.")
 	register(69, DockerUnavailable, "The container engine does not answer.")
 	register(1, DockerIdentity, "The engine maps user ids (rootless or userns), so that files in the workspace would belong to somebody else.")
-	register(1, StorageRefused, "The writable directories are over their budget or hold what a worker may not have; the detail reason says which.")
-	register(1, StorageInspector, "The writable directories could not be inspected: too slow, or an input or output error.")
 	register(1, PrepareFailed, "The preparation of the workspace failed.")
 	register(1, MountUnsafe, "A mount of the workspace's set-up has an unsafe or repeated destination or a missing source.")
 	register(1, EnvironmentUnsafe, "An environment variable of the workspace's set-up is malformed, too large or reserved.")
