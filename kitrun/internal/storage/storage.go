@@ -91,15 +91,16 @@ type Observation struct {
 
 // MarshalJSON writes an absent reason as null.
 func (o Observation) MarshalJSON() ([]byte, error) {
-	type plain Observation
-	out := struct {
-		plain
-		Reason *string `json:"reason"`
-	}{plain: plain(o)}
+	type sums Observation // without this method
+	var reason *string
 	if o.Reason != "" {
-		out.Reason = &o.Reason
+		reason = &o.Reason
 	}
-	return json.Marshal(out)
+	return json.Marshal(struct {
+		Allowed bool    `json:"allowed"`
+		Reason  *string `json:"reason"`
+		sums            // the two above hide its own
+	}{o.Allowed, reason, sums(o)})
 }
 
 // Roots resolves directories to where they really are and drops those that lie

@@ -71,12 +71,11 @@ func (w *walk) open(path string) (root, error) {
 	if err != nil {
 		return root{}, fmt.Errorf("open a root: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	device, err := w.deviceOf(fd)
+	if err != nil {
 		unix.Close(fd)
-		return root{}, fmt.Errorf("look at a root: %w", err)
+		return root{}, err
 	}
-	device := uint64(st.Dev)
 	if !w.devices[device] {
 		w.devices[device] = true
 		var fs unix.Statfs_t
@@ -168,15 +167,23 @@ func (w *walk) below(parent int, name string, device uint64, depth int) error {
 		return nil
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("look at a directory: %w", err)
+	here, err := w.deviceOf(fd)
+	if err != nil {
+		return err
 	}
-	if uint64(st.Dev) != device {
+	if here != device {
 		w.seen.Reason = UnsupportedDirectory
 		return nil
 	}
 	return w.directory(fd, device, depth)
+}
+
+func (w *walk) deviceOf(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("look at a directory: %w", err)
+	}
+	return uint64(st.Dev), nil
 }
 
 // over decides whether the walk goes on, in the order of the verdict.
