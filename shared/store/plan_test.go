@@ -31,6 +31,12 @@ var scans = []string{
 	"USING INDEX approval_once",
 	"USING INDEX interaction_open",
 	"USING COVERING INDEX interaction_open",
+	"USING INDEX worker_run_open",
+	"USING INDEX broker_grant_open",
+	"USING INDEX broker_endpoint_live",
+	"USING COVERING INDEX broker_endpoint_live",
+	"USING INDEX broker_request_open",
+	"USING COVERING INDEX broker_request_open",
 	"meta",
 }
 

@@ -10,7 +10,7 @@ import (
 // packages of a lower layer, or of its own noun (agent/rule and agent).
 var layers = [][]string{
 	{"fault", "strictjson", "version", "crashpoint"},
-	{"process", "redact"},
+	{"process", "redact", "workernet"},
 	{"store", "profile", "terminal", "httpd", "service"},
 	{"callback", "agent"},
 	{"handoff"},
