@@ -26,6 +26,7 @@ import (
 	"drawbridge/shared/profile"
 	"drawbridge/shared/redact"
 	"drawbridge/shared/service"
+	"drawbridge/shared/sibling"
 	"drawbridge/shared/store"
 	"drawbridge/shared/terminal"
 	"drawbridge/shared/version"
@@ -187,7 +188,7 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 
 // programs lists the siblings. One that is missing is not an error here: it is
 // reported by list and status, and by doctor.
-func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []siblings.Program {
+func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []sibling.Program {
 	args := []string{"serve", "-store-dir", cfg.StoreDir, "-runtime-dir", cfg.RuntimeDir, "-log-level", cfg.LogLevel, "-log-format", "json"}
 	observe := append(slices.Clone(args), "-codex-control", cfg.codexControl, "-untested-agents", cfg.untested)
 	if cfg.approvalPolicy != "" {
@@ -197,12 +198,12 @@ func programs(cfg config, prof profile.Profile, captured profile.Captured, log *
 		observe = append(observe, "-rules-dir", cfg.rulesDir)
 	}
 	environ := os.Environ()
-	list := []siblings.Program{
-		{Name: "watchd", Args: observe, Env: siblings.Environment(environ, nil, captured.Relay())},
-		{Name: "outboxd", Args: args, Env: siblings.Environment(environ, prof.Allow(), captured.Relay())},
+	list := []sibling.Program{
+		{Name: "watchd", Args: observe, Env: sibling.Environment(environ, nil, captured.Relay())},
+		{Name: "outboxd", Args: args, Env: sibling.Environment(environ, prof.Allow(), captured.Relay())},
 	}
 	for i := range list {
-		path, err := siblings.Beside(list[i].Name)
+		path, err := sibling.Beside(list[i].Name)
 		if err != nil {
 			log.Error("siblings cannot be found", "err", err)
 		}

@@ -1,11 +1,9 @@
 // Package siblings starts the programs that work beside bridge (watchd,
-// outboxd) and keeps them running while bridge lives.
+// outboxd and what --with names) and keeps them running while bridge lives.
 //
 // Each sibling is a child in a process group of its own, because Hosts kill the
-// group of bridge. On fd 3 it has the read end of a pipe, its lifeline, whose
-// write end only bridge holds: end of file there means that bridge is gone in
-// whatever way, and the sibling drains and exits. Bridge never signals and never
-// kills a sibling.
+// group of bridge, and has a lifeline that ends with bridge (package sibling).
+// Bridge never signals and never kills one.
 //
 // A sibling says by sd_notify how it is: READY=1, and STATUS=standby while
 // another one holds its lease. One that exits by itself is started again after
@@ -22,6 +20,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"drawbridge/shared/sibling"
 )
 
 // State of a sibling as list and status show it. One that has not said that it
@@ -64,17 +64,9 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Program is one sibling to run.
-type Program struct {
-	Name string   // watchd
-	Path string   // absolute
-	Args []string // without the program's name
-	Env  []string // the whole environment but for what this package adds
-}
-
 // Options of Siblings. Programs and Log are required.
 type Options struct {
-	Programs []Program
+	Programs []sibling.Program
 	Log      *slog.Logger // what happens to the siblings
 	Output   *slog.Logger // what they write; nil: Log
 	Timing   Timing
@@ -84,7 +76,7 @@ type Options struct {
 // Siblings is the one actor that owns all of them.
 type Siblings struct {
 	opts   Options
-	notify *notify // nil when there is no socket: a running sibling is up
+	notify *sibling.Notify // nil when there is no socket: a running sibling is up
 
 	start    <-chan struct{}  // nil: at once
 	deadline func() time.Time // nil: Timing.Stop after the stop
@@ -96,7 +88,7 @@ type Siblings struct {
 
 // kept is one program with what is known of its current process.
 type kept struct {
-	Program
+	sibling.Program
 
 	// Guarded by Siblings.mu.
 	ready   bool
@@ -120,7 +112,7 @@ func New(o Options) *Siblings {
 	for _, p := range o.Programs {
 		s.kept = append(s.kept, &kept{Program: p})
 	}
-	n, err := openNotify()
+	n, err := sibling.OpenNotify("bridge")
 	if err != nil {
 		o.Log.Warn("siblings cannot tell their state", "err", err)
 	}
@@ -160,9 +152,9 @@ func (k *kept) state() State {
 func (s *Siblings) Run(ctx context.Context) error {
 	var listening sync.WaitGroup
 	if s.notify != nil {
-		listening.Go(func() { s.notify.listen(s.heard) })
+		listening.Go(func() { s.notify.Listen(s.heard) })
 		defer listening.Wait()
-		defer s.notify.close()
+		defer s.notify.Close()
 	}
 	anyway := time.NewTimer(s.opts.Timing.StartAnyway)
 	defer anyway.Stop()
@@ -201,23 +193,36 @@ func (s *Siblings) keep(ctx context.Context, k *kept) {
 	}
 }
 
+// spawn runs the program. Its pid is known to heard before it can speak.
+func (s *Siblings) spawn(k *kept) (*sibling.Child, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := k.Start(s.opts.Output, s.notify)
+	if err != nil {
+		return nil, err
+	}
+	k.ready, k.standby = s.notify == nil, false
+	s.byPID[c.PID()] = k
+	return c, nil
+}
+
 // attend waits until the child has ended by itself, or stops it; then it gives
 // false.
-func (s *Siblings) attend(ctx context.Context, k *kept, c *child) bool {
-	defer c.release()
-	how, ended := c.wait(ctx)
+func (s *Siblings) attend(ctx context.Context, k *kept, c *sibling.Child) bool {
+	defer c.Release()
+	how, ended := c.Wait(ctx)
 	s.mu.Lock()
-	delete(s.byPID, c.pid)
+	delete(s.byPID, c.PID())
 	s.mu.Unlock()
 	if ended {
 		s.opts.Log.Warn("sibling ended", "sibling", k.Name, "how", how)
 		return true
 	}
-	c.cutLifeline()
+	c.CutLifeline()
 	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), s.lastMoment())
 	defer cancel()
-	if how, ended = c.wait(last); !ended {
-		s.opts.Log.Info("sibling still drains and is left to its own deadline", "sibling", k.Name, "sibling_pid", c.pid)
+	if how, ended = c.Wait(last); !ended {
+		s.opts.Log.Info("sibling still drains and is left to its own deadline", "sibling", k.Name, "sibling_pid", c.PID())
 	} else {
 		s.opts.Log.Debug("sibling ended", "sibling", k.Name, "how", how)
 	}
@@ -264,7 +269,7 @@ func (s *Siblings) ended(k *kept) time.Duration {
 }
 
 // heard takes in what the process pid said of itself.
-func (s *Siblings) heard(pid int, m message) {
+func (s *Siblings) heard(pid int, m sibling.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.byPID[pid]
@@ -272,13 +277,13 @@ func (s *Siblings) heard(pid int, m message) {
 		return
 	}
 	before := k.state()
-	if m.status != "" {
-		k.standby = m.standby
+	if m.Status != "" {
+		k.standby = m.Standby
 	}
-	if m.ready {
+	if m.Ready {
 		k.ready, k.failed = true, false
 	}
-	if after := k.state(); after != before || m.ready {
+	if after := k.state(); after != before || m.Ready {
 		s.opts.Log.Info("sibling", "sibling", k.Name, "state", string(after), "sibling_pid", pid)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"drawbridge/bridge/internal/siblings"
+	"drawbridge/shared/sibling"
 )
 
 // role makes a re-executed test binary a sibling, or a bridge.
@@ -93,18 +94,18 @@ func runSibling(kind string) {
 // runBridge holds one slow sibling until it is killed.
 func runBridge() {
 	s := siblings.New(siblings.Options{
-		Programs: []siblings.Program{program("slow", os.Getenv("MARKS"))},
+		Programs: []sibling.Program{program("slow", os.Getenv("MARKS"))},
 		Log:      slog.New(slog.DiscardHandler),
 	})
 	_ = s.Run(context.Background())
 }
 
-func program(kind, marks string, extra ...string) siblings.Program {
+func program(kind, marks string, extra ...string) sibling.Program {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return siblings.Program{
+	return sibling.Program{
 		Name: kind, Path: exe, Args: []string{"serve"},
 		Env: append([]string{role + "=" + kind, "MARKS=" + marks}, extra...),
 	}
@@ -137,7 +138,7 @@ type rig struct {
 	done  chan error
 }
 
-func run(t *testing.T, timing siblings.Timing, programs func(marks string) []siblings.Program) *rig {
+func run(t *testing.T, timing siblings.Timing, programs func(marks string) []sibling.Program) *rig {
 	t.Helper()
 	r := &rig{log: &sink{}, marks: filepath.Join(t.TempDir(), "marks"), done: make(chan error, 1)}
 	r.Siblings = siblings.New(siblings.Options{
@@ -179,8 +180,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 var quick = siblings.Timing{FirstPause: time.Millisecond, MostPause: 8 * time.Millisecond, FailedPause: 50 * time.Millisecond}
 
 func TestSiblings_Run_StatesAndCleanStop(t *testing.T) {
-	r := run(t, siblings.Timing{}, func(marks string) []siblings.Program {
-		return []siblings.Program{program("steady", marks), program("standby", marks)}
+	r := run(t, siblings.Timing{}, func(marks string) []sibling.Program {
+		return []sibling.Program{program("steady", marks), program("standby", marks)}
 	})
 	want := map[string]string{"steady": "up", "standby": "standby"}
 	eventually(t, "ready", func() bool {
@@ -205,8 +206,8 @@ func TestSiblings_Run_StatesAndCleanStop(t *testing.T) {
 // that is repaired is up again by itself.
 func TestSiblings_Run_CrashingSiblingFailsAndRecovers(t *testing.T) {
 	repaired := filepath.Join(t.TempDir(), "repaired")
-	r := run(t, quick, func(marks string) []siblings.Program {
-		return []siblings.Program{program("crash", marks, "REPAIRED="+repaired)}
+	r := run(t, quick, func(marks string) []sibling.Program {
+		return []sibling.Program{program("crash", marks, "REPAIRED="+repaired)}
 	})
 	eventually(t, "failed", func() bool { return r.States()["crash"] == "failed" })
 	if got := strings.Count(r.log.String(), "exit status 3"); got < 5 {
@@ -223,8 +224,8 @@ func TestSiblings_Run_CrashingSiblingFailsAndRecovers(t *testing.T) {
 // The restarts wait 1, 2, 4 … times the first pause.
 func TestSiblings_Run_BackOff(t *testing.T) {
 	timing := siblings.Timing{FirstPause: 40 * time.Millisecond, MostPause: time.Second, Exits: 4, FailedPause: time.Hour}
-	r := run(t, timing, func(marks string) []siblings.Program {
-		return []siblings.Program{program("crash", marks, "REPAIRED="+marks+".never")}
+	r := run(t, timing, func(marks string) []sibling.Program {
+		return []sibling.Program{program("crash", marks, "REPAIRED="+marks+".never")}
 	})
 	begun := time.Now()
 	eventually(t, "failed", func() bool { return r.States()["crash"] == "failed" })
@@ -235,8 +236,8 @@ func TestSiblings_Run_BackOff(t *testing.T) {
 
 // Proves core 19.63: a sibling that cannot start is a line on the log and a state.
 func TestSiblings_Run_MissingProgram(t *testing.T) {
-	r := run(t, quick, func(string) []siblings.Program {
-		return []siblings.Program{{Name: "watchd", Path: filepath.Join(t.TempDir(), "watchd")}}
+	r := run(t, quick, func(string) []sibling.Program {
+		return []sibling.Program{{Name: "watchd", Path: filepath.Join(t.TempDir(), "watchd")}}
 	})
 	eventually(t, "failed", func() bool { return r.States()["watchd"] == "failed" })
 	if !strings.Contains(r.log.String(), "cannot start") {
@@ -249,7 +250,7 @@ func TestSiblings_Run_WaitsForStart(t *testing.T) {
 	marks := filepath.Join(t.TempDir(), "marks")
 	start := make(chan struct{})
 	s := siblings.New(siblings.Options{
-		Programs: []siblings.Program{program("steady", marks)},
+		Programs: []sibling.Program{program("steady", marks)},
 		Log:      slog.New(slog.DiscardHandler),
 	})
 	s.Follow(start, nil)
@@ -270,8 +271,8 @@ func TestSiblings_Run_WaitsForStart(t *testing.T) {
 
 // A sibling with more to finish than the drain has goes on alone.
 func TestSiblings_Stop_LeavesSlowSibling(t *testing.T) {
-	r := run(t, siblings.Timing{Stop: 150 * time.Millisecond}, func(marks string) []siblings.Program {
-		return []siblings.Program{program("slow", marks)}
+	r := run(t, siblings.Timing{Stop: 150 * time.Millisecond}, func(marks string) []sibling.Program {
+		return []sibling.Program{program("slow", marks)}
 	})
 	eventually(t, "up", func() bool { return r.States()["slow"] == "up" })
 	r.stop()
@@ -310,8 +311,8 @@ func TestSiblings_KilledBridge(t *testing.T) {
 }
 
 func TestSiblings_Output(t *testing.T) {
-	r := run(t, siblings.Timing{}, func(marks string) []siblings.Program {
-		return []siblings.Program{program("chatty", marks)}
+	r := run(t, siblings.Timing{}, func(marks string) []sibling.Program {
+		return []sibling.Program{program("chatty", marks)}
 	})
 	eventually(t, "up", func() bool { return r.States()["chatty"] == "up" })
 	r.stop()
@@ -330,26 +331,11 @@ func TestSiblings_Output(t *testing.T) {
 	}
 }
 
-func TestEnvironment(t *testing.T) {
-	environ := []string{"PATH=/bin", "HOME=/h", "LC_ALL=C", "XDG_STATE_HOME=/s", "OPENAI_API_KEY=secret", "MY_AGENT_TOKEN=t", "MY_SESSION=id", "LANGUAGE=x"}
-	tests := map[string]struct{ also, extra, want []string }{
-		"base":      {nil, []string{"MY_SESSION=id"}, []string{"PATH=/bin", "HOME=/h", "LC_ALL=C", "XDG_STATE_HOME=/s", "MY_SESSION=id"}},
-		"allowlist": {[]string{"MY_AGENT_TOKEN", "ABSENT"}, nil, []string{"PATH=/bin", "HOME=/h", "LC_ALL=C", "XDG_STATE_HOME=/s", "MY_AGENT_TOKEN=t"}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, siblings.Environment(environ, tt.also, tt.extra)); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
 // The child sees what it was given and nothing of the bridge's own environment.
 func TestSiblings_ChildEnvironment(t *testing.T) {
 	t.Setenv("CANARY_TOKEN", "canary")
-	r := run(t, siblings.Timing{}, func(marks string) []siblings.Program {
-		return []siblings.Program{program("environ", marks)}
+	r := run(t, siblings.Timing{}, func(marks string) []sibling.Program {
+		return []sibling.Program{program("environ", marks)}
 	})
 	eventually(t, "up", func() bool { return r.States()["environ"] == "up" })
 	got := r.read()
@@ -363,8 +349,8 @@ func TestSiblings_ChildEnvironment(t *testing.T) {
 
 // Somebody else's word about a sibling counts for nothing.
 func TestSiblings_Notify_ForeignSender(t *testing.T) {
-	r := run(t, siblings.Timing{}, func(marks string) []siblings.Program {
-		return []siblings.Program{program("environ", marks), program("mute", marks)}
+	r := run(t, siblings.Timing{}, func(marks string) []sibling.Program {
+		return []sibling.Program{program("environ", marks), program("mute", marks)}
 	})
 	eventually(t, "up", func() bool { return r.States()["environ"] == "up" })
 	for line := range strings.SplitSeq(r.read(), "\n") {

@@ -11,7 +11,7 @@ import (
 var layers = [][]string{
 	{"fault", "strictjson", "version", "crashpoint"},
 	{"process", "redact", "workernet"},
-	{"store", "profile", "terminal", "httpd", "service"},
+	{"store", "profile", "terminal", "httpd", "service", "sibling"},
 	{"callback", "agent"},
 	{"handoff"},
 	{"testkit"},

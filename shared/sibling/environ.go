@@ -1,4 +1,4 @@
-package siblings
+package sibling
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Variables that every sibling gets from bridge's own environment. Nothing else
-// of it is passed on: it may hold keys of the Host (design, override 11).
+// Variables that every sibling gets from its starter's own environment. Nothing
+// else of it is passed on: it may hold keys of the Host (design, override 11).
 var baseNames = []string{"PATH", "HOME", "USER", "LANG", "TMPDIR"}
 
 var basePrefixes = []string{"LC_", "XDG_"}

@@ -1,11 +1,11 @@
-package siblings_test
+package sibling_test
 
 import (
 	"bytes"
 	"log/slog"
 	"testing"
 
-	"drawbridge/bridge/internal/siblings"
+	"drawbridge/shared/sibling"
 )
 
 // A record of a sibling's own logger keeps its time, level and fields; whatever
@@ -33,7 +33,7 @@ func TestOutput_Forward(t *testing.T) {
 				}
 				return a
 			}})).With("bin", "bridge")
-			siblings.Forward("watchd", log, tc.line)
+			sibling.Forward("watchd", log, tc.line)
 			if got := string(bytes.TrimSpace(out.Bytes())); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}

@@ -1,10 +1,10 @@
-package siblings_test
+package sibling_test
 
 import (
 	"strings"
 	"testing"
 
-	"drawbridge/bridge/internal/siblings"
+	"drawbridge/shared/sibling"
 )
 
 func TestParseNotify(t *testing.T) {
@@ -23,7 +23,7 @@ func TestParseNotify(t *testing.T) {
 		{"", false, false, ""},
 	}
 	for _, tt := range tests {
-		ready, standby, status := siblings.ParseNotify(tt.text)
+		ready, standby, status := sibling.ParseNotify(tt.text)
 		if ready != tt.ready || standby != tt.standby || status != tt.status {
 			t.Errorf("%q: %t %t %q", tt.text, ready, standby, status)
 		}
@@ -34,7 +34,7 @@ func FuzzParseNotify(f *testing.F) {
 	f.Add("READY=1\nSTATUS=standby")
 	f.Add("STATUS=\nREADY=")
 	f.Fuzz(func(t *testing.T, text string) {
-		ready, standby, status := siblings.ParseNotify(text)
+		ready, standby, status := sibling.ParseNotify(text)
 		if ready && !strings.Contains(text, "READY=1") || standby && status == "" {
 			t.Errorf("%q: %t %t %q", text, ready, standby, status)
 		}

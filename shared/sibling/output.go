@@ -1,4 +1,4 @@
-package siblings
+package sibling
 
 import (
 	"bufio"
@@ -111,7 +111,7 @@ func (o *output) tellDropped() {
 
 // parseRecord reads a line that a sibling's own logger wrote as JSON: its time,
 // level, message and fields in their order. Its name and pid would stand beside
-// those of bridge, so the one is left out and the other renamed.
+// those of the starter, so the one is left out and the other renamed.
 func parseRecord(line string) (slog.Record, bool) {
 	d := json.NewDecoder(strings.NewReader(line))
 	d.UseNumber()

@@ -1,4 +1,4 @@
-package siblings
+package sibling
 
 import "log/slog"
 
@@ -10,5 +10,5 @@ func Forward(name string, log *slog.Logger, line string) {
 // ParseNotify gives what one datagram says.
 func ParseNotify(text string) (ready, standby bool, status string) {
 	m := parseMessage(text)
-	return m.ready, m.standby, m.status
+	return m.Ready, m.Standby, m.Status
 }

@@ -1,4 +1,4 @@
-package siblings
+package sibling
 
 import (
 	"fmt"
@@ -12,23 +12,24 @@ import (
 // maxDatagram bounds one sd_notify message.
 const maxDatagram = 4096
 
-// notify is the socket that siblings get as NOTIFY_SOCKET. It is in the
-// abstract namespace, so that a killed bridge leaves no file behind; anybody
-// may send to it, hence the kernel's word for the sender is what counts.
-type notify struct {
+// Notify is the socket that siblings get as NOTIFY_SOCKET. It is in the abstract
+// namespace, so that a killed starter leaves no file behind; anybody may send to
+// it, hence the kernel's word for the sender is what counts.
+type Notify struct {
 	conn *net.UnixConn
 	name string // as in NOTIFY_SOCKET
 }
 
-// message is what one datagram says.
-type message struct {
-	ready   bool
-	status  string
-	standby bool
+// Message is what one datagram says.
+type Message struct {
+	Ready   bool
+	Status  string // "": nothing about it
+	Standby bool   // the status is that it waits for a lease
 }
 
-func openNotify() (*notify, error) {
-	name := "@drawbridge-bridge-" + uuid.NewString()
+// OpenNotify opens a socket; starter is the name of the running program.
+func OpenNotify(starter string) (*Notify, error) {
+	name := "@drawbridge-" + starter + "-" + uuid.NewString()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
 		return nil, fmt.Errorf("open notify socket: %w", err)
@@ -45,13 +46,14 @@ func openNotify() (*notify, error) {
 		conn.Close()
 		return nil, fmt.Errorf("open notify socket: %w", err)
 	}
-	return &notify{conn, name}, nil
+	return &Notify{conn, name}, nil
 }
 
-func (n *notify) close() { n.conn.Close() }
+// Close ends Listen.
+func (n *Notify) Close() { n.conn.Close() }
 
-// listen reads until the socket is closed. hear gets the sender's pid.
-func (n *notify) listen(hear func(pid int, m message)) {
+// Listen reads until the socket is closed. hear gets the sender's pid.
+func (n *Notify) Listen(hear func(pid int, m Message)) {
 	buf, oob := make([]byte, maxDatagram), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	for {
 		size, oobSize, _, _, err := n.conn.ReadMsgUnix(buf, oob)
@@ -79,16 +81,16 @@ func sender(oob []byte) (int, bool) {
 	return 0, false
 }
 
-func parseMessage(text string) message {
-	var m message
+func parseMessage(text string) Message {
+	var m Message
 	for line := range strings.SplitSeq(text, "\n") {
 		name, value, _ := strings.Cut(line, "=")
 		switch name {
 		case "READY":
-			m.ready = value == "1"
+			m.Ready = value == "1"
 		case "STATUS":
-			m.status = value
-			m.standby = strings.HasPrefix(strings.ToLower(strings.ReplaceAll(value, "-", "")), "standby")
+			m.Status = value
+			m.Standby = strings.HasPrefix(strings.ToLower(strings.ReplaceAll(value, "-", "")), "standby")
 		}
 	}
 	return m
