@@ -5,76 +5,67 @@ import (
 	"encoding/json"
 
 	"drawbridge/shared/crashpoint"
-	"drawbridge/shared/fault"
 )
 
-// Outcomes of a forwarded request (broker §9).
+// Outcomes of a forwarded request that the Store itself gives; the others are the
+// words of whoever forwarded it (broker §9).
 const (
-	RequestReserved       = "reserved"
-	RequestCompleted      = "completed"
-	RequestUpstreamStatus = "upstream_status" // status 400 or above
-	RequestUpstreamError  = "upstream_error"
-	RequestClientGone     = "client_gone"
-	RequestAborted        = "aborted_by_close"
-	RequestInterrupted    = "interrupted" // found reserved by the next brokerd
+	RequestReserved    = "reserved"
+	RequestAborted     = "aborted_by_close"
+	RequestInterrupted = "interrupted" // found reserved by the next brokerd
 )
 
-// Fixed words of every evidence row.
-const (
-	IdentityBasis = "host-observed-request-to-allowlisted-openai-endpoint"
-	ModelIdentity = "unverified"
-)
+// CloseUnmeasured is the reason of a grant with strict usage that got a response
+// without usage.
+const CloseUnmeasured = "usage_unmeasured"
 
 // measuredMost keeps the sums of tokens within an integer.
 const measuredMost = int64(1) << 62
 
-// TokenUsage is what an upstream reported of one response.
-type TokenUsage struct {
-	InputTokens       int64  `json:"input_tokens"`
-	OutputTokens      int64  `json:"output_tokens"`
-	CachedInputTokens *int64 `json:"cached_input_tokens"`
+// RequestBatch is what happened to requests of several grants, for one commit.
+type RequestBatch struct {
+	Settled []RequestEnd
+	Counts  []GrantCount
+	Drafts  []RequestDraft
 }
 
-// RequestEvidence is one forwarded request. Its JSON is what consumers of the
-// evidence read, with absent things as null: unavailable is never zero.
-type RequestEvidence struct {
-	Seq                       int64       `json:"seq"`
-	GrantID                   string      `json:"grant_id"`
-	RunID                     *string     `json:"run_id"`
-	OwnerID                   *string     `json:"owner_id"`
-	Operation                 string      `json:"operation"`
-	Model                     string      `json:"model"`
-	ReasoningEffort           *string     `json:"reasoning_effort"`
-	InputTextDigests          []string    `json:"input_text_digests"`
-	InputTextDigestsTruncated bool        `json:"input_text_digests_truncated,omitempty"`
-	RequestDigest             string      `json:"request_digest"`
-	ForwardedRequestDigest    string      `json:"forwarded_request_digest"`
-	RequestBytes              int64       `json:"request_bytes"`
-	UpstreamOrigin            string      `json:"upstream_origin"`
-	Status                    *int        `json:"status"`
-	Outcome                   string      `json:"outcome"`
-	ProviderIdentityBasis     string      `json:"provider_identity_basis"`
-	ServerModelIdentity       string      `json:"server_model_identity"`
-	TransportMode             string      `json:"transport_mode"`
-	ResponseUsage             *TokenUsage `json:"response_usage"`
-	ReportedModel             *string     `json:"reported_model"`
-	StartedAt                 int64       `json:"started_at"`
-	FirstByteAt               *int64      `json:"first_byte_at"`
-	EndedAt                   *int64      `json:"ended_at"`
-	ResponseBytes             int64       `json:"response_bytes"`
-	ResponseTruncated         bool        `json:"response_truncated,omitempty"`
-	Redactions                int64       `json:"redactions"`
-}
-
-// Unmeasured reports whether a response came and said nothing of its usage.
-func (e RequestEvidence) Unmeasured() bool {
-	return e.ResponseUsage == nil && e.Status != nil && *e.Status < 400
+// RequestEnd is how a reserved request ended.
+type RequestEnd struct {
+	GrantID    string
+	Seq        int64
+	Outcome    string
+	Evidence   []byte // the row's JSON, complete
+	EndedAt    int64
+	Input      int64 // tokens, as reported
+	Output     int64
+	Unmeasured bool // a response came and did not say what it cost
 }
 
 // GrantCount is what is added to the counters of a grant.
 type GrantCount struct {
 	GrantID           string
 	Received, Refused int64
+}
+
+// RequestDraft asks for a reservation. The member seq of its evidence is set here.
+type RequestDraft struct {
+	GrantID   string
+	Evidence  []byte
+	StartedAt int64
+}
+
+// Answers to a draft.
+const (
+	DraftReserved  = "reserved"
+	DraftClosed    = "closed"    // the grant does not authorise any more
+	DraftExhausted = "exhausted" // its budget is spent
+	DraftFenced    = "fenced"    // the lease is lost: another brokerd serves
+)
+
+// DraftAnswer answers one draft.
+type DraftAnswer struct {
+	Result string
+	Seq    int64 // of a reserved one, counted from 1 in each grant
 }
 
 var (
@@ -91,11 +82,11 @@ WHERE grant_id = :grant AND state = 'active' AND close_requested_at IS NULL AND 
 
 	requestInsert = define(`
 INSERT INTO broker_requests(grant_id, seq, outcome, evidence, started_at)
-VALUES (:grant, :seq, 'reserved', :evidence, :now)`)
+VALUES (:grant, :seq, 'reserved', json_set(:evidence, '$.seq', :seq), :started)`)
 
-	requestFinish = define(`
+	requestSettle = define(`
 UPDATE broker_requests
-SET outcome = :outcome, evidence = :evidence, ended_at = :ended
+SET outcome = :outcome, evidence = :evidence, ended_at = max(started_at, :ended)
 WHERE grant_id = :grant AND seq = :seq AND outcome = 'reserved'`)
 
 	budgetMeasure = define(`
@@ -116,99 +107,100 @@ WHERE grant_id = :grant
 ORDER BY seq`)
 )
 
-// ReserveRequest spends one request of a grant's budget and writes its evidence
-// row; only when it returns nil may the upstream be called. Seq, Outcome and
-// StartedAt of e are set here. A commit in doubt counts as spent.
+// CommitRequests does all of a batch in one transaction: rows that ended, then
+// counts, then drafts, each of which is answered. Only when a draft is answered
+// reserved may the upstream be called; an error means that nothing may be taken as
+// done, and what may have been committed counts as spent. A row that was settled
+// before stays as it is, so that a batch may be given again.
 //
-// grant_closed, budget_exhausted, lease_lost; whatever else means that the Store
-// could not be written.
-func (s *Store) ReserveRequest(ctx context.Context, l *Lease, e RequestEvidence) (RequestEvidence, error) {
-	err := s.transact(ctx, func(t *tx) error {
-		t.silent = true
-		if l == nil {
-			return t.guard(l)
-		}
-		n, err := t.exec(grantForward, append(t.under(l), "grant", e.GrantID, "now", t.now)...)
-		if err != nil {
-			return err
-		}
-		g, err := t.grant(e.GrantID)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			if err := t.guard(l); err != nil {
+// Only drafts need the brokerd's lease: a known outcome is worth keeping while the
+// program drains.
+func (s *Store) CommitRequests(ctx context.Context, l *Lease, b RequestBatch) (answers []DraftAnswer, err error) {
+	err = s.transact(ctx, func(t *tx) error {
+		t.silent = true // a grant that is to be closed for want of usage rings
+		for _, e := range b.Settled {
+			if err := t.settleRequest(e); err != nil {
 				return err
 			}
-			return grantOver("forward a request of", g)
 		}
-		if n, err = t.exec(budgetReserve, "budget", g.BudgetID); err != nil {
-			return err
-		}
-		if n == 0 {
-			return fault.New(fault.BudgetExhausted, "forward a request of grant %s: its budget is spent", g.ID).With("grant_id", g.ID)
-		}
-		e.Seq, e.Outcome, e.StartedAt = g.Forwarded, RequestReserved, t.now
-		evidence, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		return t.must(requestInsert, "grant", e.GrantID, "seq", e.Seq, "evidence", evidence, "now", t.now)
-	})
-	if err == nil {
-		crashpoint.At("request_reserved")
-	}
-	return e, err
-}
-
-// FinishRequest stores how a reserved request ended, and what it cost; EndedAt of e
-// is set here. It needs no lease: a known outcome is worth keeping while the
-// program drains. written is false when the row was settled before, as by a close.
-func (s *Store) FinishRequest(ctx context.Context, e RequestEvidence) (written bool, err error) {
-	err = s.transact(ctx, func(t *tx) error {
-		t.silent = true
-		ended := max(e.StartedAt, t.now)
-		e.EndedAt = &ended
-		evidence, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		n, err := t.exec(requestFinish, "grant", e.GrantID, "seq", e.Seq, "outcome", e.Outcome, "evidence", evidence, "ended", ended)
-		if err != nil || n == 0 {
-			return err
-		}
-		written = true
-		var input, output, unmeasured int64
-		if u := e.ResponseUsage; u != nil {
-			input, output = u.InputTokens, u.OutputTokens
-		} else if e.Unmeasured() {
-			unmeasured = 1
-		}
-		if input == 0 && output == 0 && unmeasured == 0 {
-			return nil
-		}
-		return t.must(budgetMeasure, "grant", e.GrantID, "input", input, "output", output, "unmeasured", unmeasured, "most", measuredMost)
-	})
-	if err == nil {
-		crashpoint.At("request_finished")
-	}
-	return written && err == nil, err
-}
-
-// CountRequests adds to the counters of grants, many at once.
-func (s *Store) CountRequests(ctx context.Context, counts []GrantCount) error {
-	if len(counts) == 0 {
-		return nil
-	}
-	return s.transact(ctx, func(t *tx) error {
-		t.silent = true
-		for _, c := range counts {
+		for _, c := range b.Counts {
 			if _, err := t.exec(grantCount, "grant", c.GrantID, "received", c.Received, "refused", c.Refused); err != nil {
 				return err
 			}
 		}
+		for _, d := range b.Drafts {
+			a, err := t.reserveRequest(l, d)
+			if err != nil {
+				return err
+			}
+			answers = append(answers, a)
+		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	if len(b.Drafts) > 0 {
+		crashpoint.At("request_reserved")
+	}
+	if len(b.Settled) > 0 {
+		crashpoint.At("request_settled")
+	}
+	return answers, nil
+}
+
+func (t *tx) settleRequest(e RequestEnd) error {
+	n, err := t.exec(requestSettle, "grant", e.GrantID, "seq", e.Seq, "outcome", e.Outcome, "evidence", e.Evidence, "ended", e.EndedAt)
+	if err != nil || n == 0 {
+		return err
+	}
+	unmeasured := int64(0)
+	if e.Unmeasured {
+		unmeasured = 1
+	}
+	if e.Input == 0 && e.Output == 0 && unmeasured == 0 {
+		return nil
+	}
+	if err := t.must(budgetMeasure, "grant", e.GrantID, "input", e.Input, "output", e.Output, "unmeasured", unmeasured, "most", measuredMost); err != nil {
+		return err
+	}
+	if !e.Unmeasured {
+		return nil
+	}
+	g, err := t.grant(e.GrantID)
+	if err != nil || !g.Request.StrictUsage {
+		return err
+	}
+	n, err = t.exec(grantAskClose, "grant", g.ID, "reason", CloseUnmeasured, "now", t.now)
+	t.silent = t.silent && n == 0
+	return err
+}
+
+func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
+	if l == nil {
+		return DraftAnswer{}, t.guard(l)
+	}
+	g, err := t.grant(d.GrantID)
+	if err != nil {
+		return DraftAnswer{}, err
+	}
+	if !g.Authorises(t.now) {
+		return DraftAnswer{Result: DraftClosed}, nil
+	}
+	ok, _, err := first(t, scanInt, leaseHeld, t.under(l)...)
+	if err != nil || ok == 0 {
+		return DraftAnswer{Result: DraftFenced}, err
+	}
+	n, err := t.exec(budgetReserve, "budget", g.BudgetID)
+	if err != nil || n == 0 {
+		return DraftAnswer{Result: DraftExhausted}, err
+	}
+	if err := t.must(grantForward, append(t.under(l), "grant", g.ID, "now", t.now)...); err != nil {
+		return DraftAnswer{}, err
+	}
+	seq := g.Forwarded + 1
+	err = t.must(requestInsert, "grant", g.ID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
+	return DraftAnswer{Result: DraftReserved, Seq: seq}, err
 }
 
 // Evidence gives the rows of a grant in order, each a JSON object.

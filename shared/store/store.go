@@ -48,7 +48,9 @@
 // close_committed, transition_prepared, transition_dispatching,
 // transition_submitted, transition_verified, transition_committed,
 // transition_aborted, transition_uncertain, watch_created, watch_notified, watch_settled,
-// offer_consumed, callback_claimed, callback_started, callback_settled.
+// offer_consumed, callback_claimed, callback_started, callback_settled,
+// budget_prepared, grant_activated, request_reserved, request_settled,
+// grant_closing, grant_closed.
 package store
 
 import (
