@@ -67,7 +67,8 @@ func (c *compiler) card(at string, j *cardJSON) *card {
 // is cut, has anything else between its rows, names no thread or several, or is
 // of another version than the given one, is left out.
 func (f *File) Cards(version string, s terminal.Screen) []agent.Card {
-	if f.native == nil || f.native.card == nil || s.Pane.Dead {
+	e := f.engine()
+	if e.native == nil || e.native.card == nil || s.Pane.Dead {
 		return nil
 	}
 	parsed := screen.Parse(s.Text, s.Pane.Width, s.Pane.Height)
@@ -76,14 +77,14 @@ func (f *File) Cards(version string, s terminal.Screen) []agent.Card {
 	}
 	var out []agent.Card
 	for at := 0; at < len(parsed.Rows); at++ {
-		got, end, ok := f.native.card.read(parsed.Rows, at)
+		got, end, ok := e.native.card.read(parsed.Rows, at)
 		if !ok || got.Version != version {
 			continue
 		}
 		for i := max(0, at-maxCardAbove); i < at; i++ {
 			got.Above = append(got.Above, parsed.Rows[i].Text())
 		}
-		got.Last = f.standsLast(parsed, end)
+		got.Last = e.standsLast(parsed, end)
 		out = append(out, got)
 		at = end
 	}
@@ -92,7 +93,7 @@ func (f *File) Cards(version string, s terminal.Screen) []agent.Card {
 
 // standsLast reports whether nothing was printed below row end: only blank rows,
 // then the composer.
-func (f *File) standsLast(s *screen.Screen, end int) bool {
+func (f *engine) standsLast(s *screen.Screen, end int) bool {
 	at, m := f.composer.last(s)
 	if at <= end || m.held != "" {
 		return false

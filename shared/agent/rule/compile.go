@@ -1,10 +1,12 @@
 package rule
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/Masterminds/semver/v3"
 
@@ -16,8 +18,9 @@ import (
 // maxWindow bounds every number of rows in a rule file.
 const maxWindow = 200
 
-// File is one compiled rule file.
-type File struct {
+// head is what a rule file says of itself and of the agent's keyboard: enough to
+// choose it.
+type head struct {
 	name    string
 	agent   string
 	about   string
@@ -25,6 +28,13 @@ type File struct {
 	oldest  *semver.Version
 	columns int
 	rows    int
+	keys    Keys
+	input   Input
+}
+
+// engine is a whole rule file, compiled.
+type engine struct {
+	head
 
 	composer composer
 	footer   []footer
@@ -36,8 +46,6 @@ type File struct {
 	panels   []row
 	unnamed  []row
 	exited   exited
-	keys     Keys
-	input    Input
 	records  records
 	native   *native
 }
@@ -113,16 +121,53 @@ type (
 // Compile checks one rule file and makes it ready for use. The error names the
 // file and the JSON pointer of the member that is wrong.
 func Compile(name string, data []byte) (*File, error) {
+	e, err := compile(name, data)
+	if err != nil {
+		return nil, err
+	}
+	return &File{head: e.head, engine: func() *engine { return e }}, nil
+}
+
+func compile(name string, data []byte) (*engine, error) {
 	var doc document
 	if err := strictjson.Decode(data, &doc, strictjson.Limits{MaxBytes: MaxFileBytes}); err != nil {
 		return nil, fmt.Errorf("rule file %s: %w", name, err)
 	}
 	c := &compiler{exprs: map[string]*regexp.Regexp{}}
-	f := c.file(name, &doc)
+	e := c.file(name, &doc)
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, fmt.Errorf("rule file %s: %w", name, err)
 	}
-	return f, nil
+	return e, nil
+}
+
+// ours gives a rule file of this program, which a test compiles: only its head is
+// read, the rest is compiled by the first use. A program meets one or two versions,
+// and a compiled file takes a MiB.
+func ours(name string, data []byte) (*File, error) {
+	var doc struct {
+		Agent    string       `json:"agent"`
+		About    string       `json:"about"`
+		Versions versionsJSON `json:"versions"`
+		Size     sizeJSON     `json:"size"`
+		Keys     keysJSON     `json:"keys"`
+		Input    inputJSON    `json:"input"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("rule file %s: %w", name, err)
+	}
+	c := &compiler{}
+	h := c.head(name, &document{Agent: doc.Agent, About: doc.About, Versions: doc.Versions, Size: doc.Size, Keys: doc.Keys, Input: doc.Input})
+	if err := errors.Join(c.errs...); err != nil {
+		return nil, fmt.Errorf("rule file %s: %w", name, err)
+	}
+	return &File{head: h, engine: sync.OnceValue(func() *engine {
+		e, err := compile(name, data)
+		if err != nil {
+			panic(err)
+		}
+		return e
+	})}, nil
 }
 
 // compiler collects every fault of a file, so that its author sees all at once. An
@@ -136,18 +181,31 @@ func (c *compiler) fail(at, format string, args ...any) {
 	c.errs = append(c.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
 }
 
-func (c *compiler) file(name string, d *document) *File {
-	f := &File{name: name, agent: d.Agent, about: d.About, columns: d.Size.Columns, rows: d.Size.Rows}
-	if d.Schema != Schema {
-		c.fail("/schema", "is %d, this program knows %d", d.Schema, Schema)
-	}
+func (c *compiler) head(name string, d *document) head {
+	h := head{name: name, agent: d.Agent, about: d.About, columns: d.Size.Columns, rows: d.Size.Rows}
 	if !wordPattern.MatchString(d.Agent) {
 		c.fail("/agent", "is not a lower case word")
 	}
 	c.within("/size/columns", d.Size.Columns, 1, 1000)
 	c.within("/size/rows", d.Size.Rows, 1, 1000)
-	c.versions(f, d.Versions)
+	h.oldest, h.tested = c.versions(d.Versions)
+	h.keys = Keys{Submit: c.key("/keys/submit", d.Keys.Submit), Interrupt: c.key("/keys/interrupt", d.Keys.Interrupt),
+		Clear: c.keyList("/keys/clear", d.Keys.Clear)}
+	h.input = Input{InlineChars: d.Input.InlineChars, RequestBytes: d.Input.RequestBytes, Refuse: d.Input.Refuse,
+		WrapPrefix: d.Input.WrapPrefix, WrapWord: d.Input.WrapWord}
+	c.within("/input/inline_chars", d.Input.InlineChars, 1, 1<<20)
+	c.within("/input/request_bytes", d.Input.RequestBytes, 1, 1<<20)
+	if len(d.Input.WrapPrefix) > 0 && strings.TrimSpace(d.Input.WrapWord) == "" {
+		c.fail("/input/wrap_word", "is empty, yet wrap_prefix is not")
+	}
+	return h
+}
 
+func (c *compiler) file(name string, d *document) *engine {
+	if d.Schema != Schema {
+		c.fail("/schema", "is %d, this program knows %d", d.Schema, Schema)
+	}
+	f := &engine{head: c.head(name, d)}
 	f.composer = c.composer("/composer", d.Composer)
 	ready := 0
 	for i, ft := range d.Footer {
@@ -199,15 +257,6 @@ func (c *compiler) file(name string, d *document) *File {
 	if len(d.Exited.Rows) > 0 {
 		c.within("/exited/window", d.Exited.Window, 1, maxWindow)
 	}
-	f.keys = Keys{Submit: c.key("/keys/submit", d.Keys.Submit), Interrupt: c.key("/keys/interrupt", d.Keys.Interrupt),
-		Clear: c.keyList("/keys/clear", d.Keys.Clear)}
-	f.input = Input{InlineChars: d.Input.InlineChars, RequestBytes: d.Input.RequestBytes, Refuse: d.Input.Refuse,
-		WrapPrefix: d.Input.WrapPrefix, WrapWord: d.Input.WrapWord}
-	c.within("/input/inline_chars", d.Input.InlineChars, 1, 1<<20)
-	c.within("/input/request_bytes", d.Input.RequestBytes, 1, 1<<20)
-	if len(d.Input.WrapPrefix) > 0 && strings.TrimSpace(d.Input.WrapWord) == "" {
-		c.fail("/input/wrap_word", "is empty, yet wrap_prefix is not")
-	}
 	f.records = c.records("/records", d.Records)
 	f.native = c.native("/native", d.Native)
 	return f
@@ -215,13 +264,12 @@ func (c *compiler) file(name string, d *document) *File {
 
 var wordPattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
-func (c *compiler) versions(f *File, v versionsJSON) {
+func (c *compiler) versions(v versionsJSON) (oldest *semver.Version, tested []string) {
 	oldest, err := semver.StrictNewVersion(v.Oldest)
 	if err != nil {
 		c.fail("/versions/oldest", "is not a semantic version")
 		oldest = semver.New(0, 0, 0, "", "")
 	}
-	f.oldest, f.tested = oldest, v.Tested
 	if len(v.Tested) == 0 {
 		c.fail("/versions/tested", "is empty")
 	}
@@ -233,6 +281,7 @@ func (c *compiler) versions(f *File, v versionsJSON) {
 			c.fail(fmt.Sprintf("/versions/tested/%d", i), "is older than oldest")
 		}
 	}
+	return oldest, v.Tested
 }
 
 func (c *compiler) composer(at string, j composerJSON) composer {

@@ -52,22 +52,23 @@ type (
 // Profile names the behaviour that the native commands were proven with; ""
 // where the file has none.
 func (f *File) Profile() string {
-	if f.native == nil {
-		return ""
+	if n := f.engine().native; n != nil {
+		return n.profile
 	}
-	return f.native.profile
+	return ""
 }
 
 // Command gives the closed command for op; thread is for agent.OpResume.
 func (f *File) Command(op agent.Op, thread string) (agent.Command, error) {
-	if f.native == nil {
+	e := f.engine()
+	if e.native == nil {
 		return agent.Command{}, noCommand(f, op)
 	}
-	c, ok := f.native.commands[op]
+	c, ok := e.native.commands[op]
 	if !ok {
 		return agent.Command{}, noCommand(f, op)
 	}
-	out := agent.Command{Text: c.text, Dismiss: c.dismiss, Columns: c.columns, Rows: c.rows, Profile: f.native.profile}
+	out := agent.Command{Text: c.text, Dismiss: c.dismiss, Columns: c.columns, Rows: c.rows, Profile: e.native.profile}
 	if strings.Contains(c.text, threadSlot) {
 		if !threadPattern.MatchString(thread) {
 			return agent.Command{}, fault.New(fault.InvalidArguments, "make the %s command of %s: %.60q is no thread id in lower case", op, f.agent, thread).Safe()
@@ -75,14 +76,14 @@ func (f *File) Command(op agent.Op, thread string) (agent.Command, error) {
 		out.Text = strings.Replace(c.text, threadSlot, thread, 1)
 	}
 	text := out.Text
-	out.Standing = func(s terminal.Screen) bool { return f.standing(text, s) }
+	out.Standing = func(s terminal.Screen) bool { return e.standing(text, s) }
 	return out, nil
 }
 
 // standing reports whether the composer holds exactly one closed command, and
 // Enter would run it: either it would be sent as it stands, or the popup that it
 // opened highlights exactly its name.
-func (f *File) standing(text string, s terminal.Screen) bool {
+func (f *engine) standing(text string, s terminal.Screen) bool {
 	if s.Pane.Dead {
 		return false
 	}
@@ -116,7 +117,7 @@ func (f *File) standing(text string, s terminal.Screen) bool {
 }
 
 // chosen gives the command that a popup's highlighted row names.
-func (f *File) chosen(r screen.Row) (string, bool) {
+func (f *engine) chosen(r screen.Row) (string, bool) {
 	for _, c := range f.native.choices {
 		if sub, _, ok := c.match(r); ok {
 			return c.group(r, sub, "command"), true
@@ -126,7 +127,7 @@ func (f *File) chosen(r screen.Row) (string, bool) {
 }
 
 // below reports whether a row may stand below a typed command.
-func (f *File) below(r screen.Row) bool {
+func (f *engine) below(r screen.Row) bool {
 	for _, p := range f.popups.rows {
 		if p.row.matches(r) {
 			return true

@@ -45,11 +45,11 @@ func (f *File) Read(s terminal.Screen) agent.Reading {
 	if s.Pane.Dead {
 		return agent.Reading{State: agent.Exited, Name: NameDead, Evidence: []agent.Evidence{evidence(ruleScreen, -1, -1, "tmux says that the pane's process has ended")}}
 	}
-	return f.judge(screen.Parse(s.Text, s.Pane.Width, s.Pane.Height))
+	return f.engine().judge(screen.Parse(s.Text, s.Pane.Width, s.Pane.Height))
 }
 
-func (f *File) judge(s *screen.Screen) agent.Reading {
-	r := &reader{File: f, s: s}
+func (f *engine) judge(s *screen.Screen) agent.Reading {
+	r := &reader{engine: f, s: s}
 	if s.Cut || s.Height > 0 && s.Lines != s.Height {
 		return r.unknown(evidence(ruleScreen, -1, -1, "the capture has %d rows, the pane %d", s.Lines, s.Height))
 	}
@@ -74,7 +74,7 @@ func (f *File) judge(s *screen.Screen) agent.Reading {
 
 // reader is one judgement.
 type reader struct {
-	*File
+	*engine
 	s      *screen.Screen
 	failed []agent.Evidence // proofs that failed on the way, for an Unknown verdict
 }

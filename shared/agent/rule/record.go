@@ -82,15 +82,17 @@ type Call struct {
 
 // Record reads one line, with or without its newline. A line that is one JSON
 // object but fits no rule of the file is Other; anything else is ErrLine.
-func (f *File) Record(line []byte) (Record, error) {
-	env, err := f.records.envelope(line)
+func (f *File) Record(line []byte) (Record, error) { return f.engine().records.read(line) }
+
+func (r *records) read(line []byte) (Record, error) {
+	env, err := r.envelope(line)
 	if err != nil {
 		return Record{}, err
 	}
 	out := Record{Kind: Other, At: env.at, Ordinal: env.ordinal}
 	var tree any
-	for i := range f.records.kinds {
-		k := &f.records.kinds[i]
+	for i := range r.kinds {
+		k := &r.kinds[i]
 		if !k.likely(env.members, line) {
 			continue
 		}
@@ -219,7 +221,7 @@ func unquoted(v []byte) string {
 // Ordinal gives the number that a line bears, without judging the rest of it
 // beyond its syntax.
 func (f *File) Ordinal(line []byte) (int64, bool) {
-	env, err := f.records.envelope(line)
+	env, err := f.engine().records.envelope(line)
 	return env.ordinal, err == nil && env.ordinal >= 0
 }
 

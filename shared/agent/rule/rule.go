@@ -13,8 +13,8 @@
 // Load reads the embedded files and, over them by file name, those of a local
 // directory, equally strictly. Set.For picks the file for a version and says how
 // far it may be trusted. File.Read judges one screen, File.Record one line of a
-// transcript. A Set does not change after Load and may be used by any number of
-// goroutines.
+// transcript. A Set may be used by any number of goroutines. Of the embedded files
+// only the head is read by Load; one is compiled when it is first used.
 package rule
 
 import (
@@ -44,6 +44,12 @@ const (
 //go:embed files/*.json
 var embedded embed.FS
 
+// File is one rule file.
+type File struct {
+	head
+	engine func() *engine // the compiled file; may compile it
+}
+
 // Set is all rule files of one program.
 type Set struct {
 	files []*File // by agent, then by oldest version
@@ -71,7 +77,11 @@ func Load(overrideDir string) (*Set, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read rule file %s: %w", name, err)
 		}
-		f, err := Compile(name, data)
+		prepare := Compile
+		if from == inner {
+			prepare = ours
+		}
+		f, err := prepare(name, data)
 		if err != nil {
 			return nil, err
 		}

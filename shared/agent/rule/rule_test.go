@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,6 +56,43 @@ func TestSet_For(t *testing.T) {
 				t.Errorf("%q %s, want %q %s", name, class, tc.file, tc.class)
 			}
 		})
+	}
+}
+
+// What Load takes on trust: each embedded file is right from end to end, and says
+// of itself what its head said. It is compiled once, by whoever comes first.
+func TestLoad_EmbeddedCompile(t *testing.T) {
+	files := load(t).Files()
+	paths, err := filepath.Glob("files/*.json")
+	if err != nil || len(paths) != len(files) {
+		t.Fatalf("%d files, the set has %d (%v)", len(paths), len(files), err)
+	}
+	facts := func(f *rule.File) []any {
+		columns, rows := f.Size()
+		return []any{f.Name(), f.Agent(), f.About(), f.Oldest(), f.Tested(), f.Keys(), f.Input(), columns, rows, f.Profile()}
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(filepath.Join("files", f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, err := rule.Compile(f.Name(), data)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if r := f.Read(terminal.Screen{}); r.State != agent.Unknown {
+					t.Errorf("%s reads a blank screen as %s", f.Name(), r.State)
+				}
+			})
+		}
+		wg.Wait()
+		if diff := cmp.Diff(facts(whole), facts(f)); diff != "" {
+			t.Errorf("%s (-whole +head)\n%s", f.Name(), diff)
+		}
 	}
 }
 
