@@ -95,16 +95,19 @@ var exactNumbers = json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) er
 	return nil
 })
 
-// check walks all tokens of data. It is the whole syntax check; with a builder
-// it also makes the tree.
-func check(data []byte, lim Limits, b *builder) error {
+// sink is told every token of a document, in order.
+type sink interface{ add(jsontext.Token) }
+
+// check walks all tokens of data. It is the whole syntax check; with a sink it
+// also makes the tree.
+func check(data []byte, lim Limits, b sink, opts ...jsontext.Options) error {
 	if len(data) > lim.MaxBytes {
 		return &Error{Kind: Size, Detail: fmt.Sprintf("%d bytes, limit %d", len(data), lim.MaxBytes)}
 	}
 	if !utf8.Valid(data) {
 		return &Error{Kind: Encoding, Offset: int64(firstInvalid(data)), Detail: "not valid UTF-8"}
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), opts...)
 	for {
 		if err := depth(dec, lim); err != nil {
 			return err
