@@ -33,10 +33,25 @@ func Root() string {
 // is not linked again by the next test process.
 func BuildProgram(tb testing.TB, name string, tags ...string) string {
 	tb.Helper()
+	return build(tb, "CGO_ENABLED=1", name, tags)
+}
+
+// BuildStatic is BuildProgram for a program that needs no library of the machine,
+// as it is put into containers.
+func BuildStatic(tb testing.TB, name string, tags ...string) string {
+	tb.Helper()
+	return build(tb, "CGO_ENABLED=0", name, tags)
+}
+
+func build(tb testing.TB, cgo, name string, tags []string) string {
+	tb.Helper()
 	built.Lock()
 	defer built.Unlock()
 	tags = slices.Sorted(slices.Values(tags))
 	key := strings.Join(append([]string{name}, tags...), "\x00")
+	if cgo != "CGO_ENABLED=1" {
+		key += "\x00" + cgo
+	}
 	if path, ok := built.paths[key]; ok {
 		return path
 	}
@@ -54,7 +69,7 @@ func BuildProgram(tb testing.TB, name string, tags ...string) string {
 	}
 	cmd := exec.Command("go", append(args, ".")...)
 	cmd.Dir = filepath.Join(Root(), filepath.FromSlash(name))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	cmd.Env = append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("build %s: %v\n%s", name, err, out)
 	}

@@ -209,3 +209,10 @@ func Sweep(tb testing.TB, label string) {
 		}
 	})
 }
+
+// Relay is the path of the static program that carries the worker's connections
+// in the socket network.
+func Relay(tb testing.TB) string {
+	tb.Helper()
+	return testkit.BuildStatic(tb, "stationd/shim")
+}

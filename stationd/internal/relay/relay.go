@@ -1,0 +1,132 @@
+// Package relay carries connections from a loopback address to a Unix socket. It
+// is the only way out of a network namespace that has nothing but lo: the station
+// shim uses it in namespaces (station §2), the worker's container in its socket
+// network (worker §6).
+//
+// A relay does not look at what it carries. The end of one direction is passed on
+// as such, so a request may end while its answer still streams; an error of either
+// side ends both. It owns no file: the socket belongs to who listens there. When
+// Run is told to stop it closes the listener and every connection, and returns
+// when all its goroutines have ended.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	// maxConnections are carried at once; further ones wait to be accepted.
+	maxConnections = 256
+	// dialTimeout bounds the way to the socket, which is on this machine.
+	dialTimeout = 5 * time.Second
+	// acceptPause is how long to wait when the process has no descriptor left.
+	acceptPause = 20 * time.Millisecond
+)
+
+// A Relay listens at one end.
+type Relay struct {
+	listener net.Listener
+	socket   string
+}
+
+// Listen binds address, a loopback IP with a port, and carries what connects there
+// to the Unix socket. From its return on, connections are queued, so a program
+// started now finds an open port.
+func Listen(address, socket string) (*Relay, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !at.Addr().IsLoopback() || at.Addr().Zone() != "" {
+		return nil, fmt.Errorf("listen on %q: want a loopback address with a port, as 127.0.0.1:8787", address)
+	}
+	if !filepath.IsAbs(socket) {
+		return nil, fmt.Errorf("connect to %q: want the absolute path of a socket", socket)
+	}
+	l, err := net.Listen("tcp", at.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	return &Relay{listener: l, socket: socket}, nil
+}
+
+// Addr is where the relay listens.
+func (r *Relay) Addr() net.Addr { return r.listener.Addr() }
+
+// Run carries connections until ctx ends. It must be called once.
+func (r *Relay) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var carried sync.WaitGroup
+	defer carried.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = r.listener.Close() })
+	defer stop()
+	defer func() { _ = r.listener.Close() }()
+	defer cancel() // before Wait: what is carried ends
+
+	free := make(chan struct{}, maxConnections)
+	for {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		conn, err := r.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case err != nil:
+			<-free
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept on %s: %w", r.Addr(), err)
+			}
+			// Out of descriptors, or the peer is gone already.
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		carried.Go(func() {
+			r.carry(ctx, conn)
+			<-free
+		})
+	}
+}
+
+// carry joins one connection with the socket, until both directions have ended.
+func (r *Relay) carry(ctx context.Context, near net.Conn) {
+	defer near.Close()
+	far, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", r.socket)
+	if err != nil {
+		return // who connected sees the end, as with a broker that is gone
+	}
+	defer far.Close()
+	both := func() { _ = near.Close(); _ = far.Close() }
+	defer context.AfterFunc(ctx, both)()
+
+	var back sync.WaitGroup
+	back.Go(func() { pass(near, far, both) })
+	pass(far, near, both)
+	back.Wait()
+}
+
+// pass copies one direction and passes its end on; an error ends both.
+func pass(to, from net.Conn, both func()) {
+	if _, err := io.Copy(to, from); err != nil {
+		both()
+		return
+	}
+	half, ok := to.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		both()
+	}
+}
