@@ -53,6 +53,15 @@ func (c *Child) Wait(ctx context.Context) (how string, ended bool) {
 	return c.how, true
 }
 
+// ExitCode is the status with which the child ended; -1 as long as Wait has not
+// said so, and when a signal ended it.
+func (c *Child) ExitCode() int {
+	if !c.reaped || c.cmd.ProcessState == nil {
+		return -1
+	}
+	return c.cmd.ProcessState.ExitCode()
+}
+
 // CutLifeline tells the child to drain and exit. It may be called more than once.
 func (c *Child) CutLifeline() { c.lifeline.Close() }
 

@@ -15,6 +15,7 @@ import (
 	"flag"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"drawbridge/bridge/internal/mcpserver"
@@ -47,8 +48,8 @@ func Command(stdin io.Reader, stdout, stderr io.Writer) *service.Command {
 		Short: "Serve the tools to one Host over stdin and stdout",
 		Long: "host-bridge is started by a controller Host as its MCP server. It binds itself to the\n" +
 			"Host's trusted session, which the Profile says how to find, serves the nineteen tools,\n" +
-			"and keeps watchd and outboxd running beside it. It ends with its stdin, on SIGINT or\n" +
-			"SIGTERM, or when the Host is gone.",
+			"and keeps watchd and outboxd running beside it, and what --with names. It ends with its\n" +
+			"stdin, on SIGINT or SIGTERM, or when the Host is gone.",
 		Flags: cfg.register,
 		Run: func(ctx context.Context, _ []string) error {
 			owner := process.OpenOwner()
@@ -65,7 +66,7 @@ func (c *config) register(fs *flag.FlagSet) {
 	service.Argument(fs, &c.profile, "profile", "Host Profile: `path` of a JSON file, or the id of a built-in one")
 	service.Argument(fs, &c.host, "host", "`id` of the Host")
 	service.Argument(fs, &c.hostVersion, "host-version", "exact `version` of the Host")
-	fs.StringVar(&c.with, "with", "", "also keep these `programs` running: stationd, brokerd")
+	fs.StringVar(&c.with, "with", "", "also keep these `programs` running, with commas between them: brokerd")
 	fs.Func("tmux-socket", "search this tmux `socket`, a name or a path; repeatable (default \"default\")", func(s string) error {
 		if s == "" {
 			return errors.New("is empty")
@@ -141,21 +142,33 @@ func (c *config) checkSettings() error {
 // maxMinutes is ten years.
 const maxMinutes = 10 * 366 * 24 * 60
 
-// checkWith knows the siblings of the design; those of --with are not built.
+// checkWith knows the siblings of the design. brokerd is there; stationd is not.
 func (c *config) checkWith() error {
-	if c.with == "" {
-		return nil
-	}
-	for name := range strings.SplitSeq(c.with, ",") {
-		switch strings.TrimSpace(name) {
-		case "stationd", "brokerd":
+	for _, name := range c.extra() {
+		switch name {
+		case "brokerd":
+		case "stationd":
 			return fault.New(fault.NotBuiltYet, "host-bridge: --with %s: the program is part of the design and not in this release", name).
-				WithHint("start without --with")
+				WithHint("start without it")
 		default:
 			return fault.New(fault.Usage, "host-bridge: --with names %q, which is not stationd or brokerd", name)
 		}
 	}
 	return nil
+}
+
+// extra lists the programs that --with names, each once.
+func (c *config) extra() []string {
+	var out []string
+	if c.with == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(c.with, ",") {
+		if name = strings.TrimSpace(name); !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // onOwnerGone makes the end of the Host a stop like any other.

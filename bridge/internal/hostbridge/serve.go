@@ -186,6 +186,9 @@ func newDesk(cfg config, captured profile.Captured, db *store.Store, leases *sto
 	}), nil
 }
 
+// dockerVariables say which engine's workers a brokerd is to be reached by.
+var dockerVariables = []string{"DOCKER_HOST"}
+
 // programs lists the siblings. One that is missing is not an error here: it is
 // reported by list and status, and by doctor.
 func programs(cfg config, prof profile.Profile, captured profile.Captured, log *slog.Logger) []sibling.Program {
@@ -201,6 +204,10 @@ func programs(cfg config, prof profile.Profile, captured profile.Captured, log *
 	list := []sibling.Program{
 		{Name: "watchd", Args: observe, Env: sibling.Environment(environ, nil, captured.Relay())},
 		{Name: "outboxd", Args: args, Env: sibling.Environment(environ, prof.Allow(), captured.Relay())},
+	}
+	for _, name := range cfg.extra() {
+		// It serves workers of any Host, so it learns nothing of this one's session.
+		list = append(list, sibling.Program{Name: name, Args: args, Env: sibling.Environment(environ, dockerVariables, nil)})
 	}
 	for i := range list {
 		path, err := sibling.Beside(list[i].Name)

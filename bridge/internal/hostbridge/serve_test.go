@@ -27,11 +27,11 @@ import (
 
 const patience = 30 * time.Second
 
-// The test binary is also the two siblings, by the name it is started under,
+// The test binary is also the siblings, by the name it is started under,
 // and a Host that dies, by a variable.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
-	case name == "watchd" || name == "outboxd":
+	case name == "watchd" || name == "outboxd" || name == "brokerd":
 		runSibling(name)
 	case os.Getenv("DRAWBRIDGE_TEST_HOST") != "":
 		runMortalHost()
@@ -122,7 +122,7 @@ func newWorld(t *testing.T) *world {
 	if err := os.Mkdir(w.path("marksdir"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"watchd", "outboxd"} {
+	for _, name := range []string{"watchd", "outboxd", "brokerd"} {
 		if err := os.Symlink(exe, w.path(name)); err != nil {
 			t.Fatal(err)
 		}
@@ -415,6 +415,35 @@ func TestServe_SiblingEnvironment(t *testing.T) {
 	}
 	if !strings.Contains(w.stderr.String(), "a word on standard output") {
 		t.Errorf("what siblings write is not on stderr:\n%s", w.stderr)
+	}
+}
+
+// A brokerd beside the bridge is kept like the others, and learns nothing of the
+// Host's session but which engine there is (broker §1).
+func TestServe_WithBrokerd(t *testing.T) {
+	w := newWorld(t)
+	w.start(append(w.args, "--with", "brokerd,brokerd"), "DOCKER_HOST=unix:///run/engine.sock", "BROKERD_LISTEN=all")
+	w.initialize()
+	all := map[string]any{"watchd": "up", "outboxd": "up", "brokerd": "up"}
+	w.eventually("siblings up", func() bool { return cmp.Equal(w.siblings(), all) })
+	w.in.Close()
+	if err := w.wait(); err != nil {
+		t.Fatalf("ended with %v", err)
+	}
+	var env []string
+	for line := range strings.SplitSeq(w.marks(), "\n") {
+		if entry, ok := strings.CutPrefix(line, "brokerd env "); ok {
+			env = append(env, entry[:strings.Index(entry, "=")])
+		}
+	}
+	slices.Sort(env)
+	want := []string{"DOCKER_HOST", "DRAWBRIDGE_LIFELINE_FD", "HOME", "LANG", "NOTIFY_SOCKET", "PATH"}
+	if diff := cmp.Diff(want, env); diff != "" {
+		t.Error(diff)
+	}
+	start := "brokerd start serve -store-dir " + w.path("marksdir/store") + " -runtime-dir " + w.path("run") + " -log-level info -log-format json\n"
+	if got := w.marks(); strings.Count(got, "brokerd start") != 1 || !strings.Contains(got, start) || !strings.Contains(got, "brokerd end\n") {
+		t.Errorf("marks:\n%s", got)
 	}
 }
 

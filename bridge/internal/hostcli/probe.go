@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func makeable(dir string) error {
 func SiblingsProbe(dir, storeDir string) Probe {
 	return func(ctx context.Context) ([]Fact, error) {
 		var found, missing []string
-		for _, name := range append(append([]string{}, requiredSiblings...), optionalSiblings...) {
+		for _, name := range slices.Concat(requiredSiblings, optionalSiblings) {
 			path := filepath.Join(dir, name)
 			info, err := os.Stat(path)
 			if err == nil && info.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil {
@@ -114,7 +115,7 @@ func running(ctx context.Context, storeDir string) []string {
 	}
 	defer s.Close()
 	var out []string
-	for _, name := range requiredSiblings {
+	for _, name := range slices.Concat(requiredSiblings, optionalSiblings) {
 		rows, err := s.Leases(ctx, name+"/")
 		if err != nil {
 			continue

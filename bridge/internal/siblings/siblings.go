@@ -9,7 +9,9 @@
 // another one holds its lease. One that exits by itself is started again after
 // 1, 2, 4 … 30 s; after five exits within a minute it is marked failed and tried
 // every 30 s until it is ready again. A sibling that cannot be started is an
-// exit too. Nothing of this ends bridge.
+// exit too. One that ends because another process holds its lease, as brokerd does
+// where watchd and outboxd stand by, counts as a stand-by and is tried every 30 s.
+// Nothing of this ends bridge.
 //
 // On stop the lifelines are closed, and Run waits for what is left of the
 // drain; a sibling with more to finish goes on without bridge.
@@ -17,10 +19,12 @@ package siblings
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
+	"drawbridge/shared/fault"
 	"drawbridge/shared/sibling"
 )
 
@@ -35,11 +39,14 @@ const (
 	Failed  State = "failed"
 )
 
+// leaseHeld is the exit status of a program whose lease another process holds.
+var leaseHeld = fault.ExitCode(fault.New(fault.LeaseHeld, "held"))
+
 // Timing of restarts and of the stop. Zero fields take the defaults.
 type Timing struct {
 	FirstPause  time.Duration // before the first restart; doubles each time
 	MostPause   time.Duration
-	FailedPause time.Duration // between tries of a failed sibling
+	FailedPause time.Duration // between tries of a sibling that failed, or is not needed
 	Window      time.Duration // in which Exits exits make it failed
 	Exits       int
 	StartAnyway time.Duration // start without a word from the Host after this
@@ -178,12 +185,13 @@ func (s *Siblings) Run(ctx context.Context) error {
 func (s *Siblings) keep(ctx context.Context, k *kept) {
 	for ctx.Err() == nil {
 		c, err := s.spawn(k)
+		held := false
 		if err != nil {
 			s.opts.Log.Error("sibling cannot start", "sibling", k.Name, "err", err)
-		} else if !s.attend(ctx, k, c) {
+		} else if held, err = s.attend(ctx, k, c); err != nil {
 			return
 		}
-		pause := s.ended(k)
+		pause := s.ended(k, held)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -206,17 +214,24 @@ func (s *Siblings) spawn(k *kept) (*sibling.Child, error) {
 	return c, nil
 }
 
-// attend waits until the child has ended by itself, or stops it; then it gives
-// false.
-func (s *Siblings) attend(ctx context.Context, k *kept, c *sibling.Child) bool {
+// errStopped is the end of a sibling that was told to stop.
+var errStopped = errors.New("stopped")
+
+// attend waits until the child has ended by itself and says whether that was for a
+// lease that another process holds; or it stops it, and gives errStopped.
+func (s *Siblings) attend(ctx context.Context, k *kept, c *sibling.Child) (held bool, err error) {
 	defer c.Release()
 	how, ended := c.Wait(ctx)
 	s.mu.Lock()
 	delete(s.byPID, c.PID())
 	s.mu.Unlock()
 	if ended {
+		if c.ExitCode() == leaseHeld {
+			s.opts.Log.Debug("sibling is not needed: another process holds its lease", "sibling", k.Name)
+			return true, nil
+		}
 		s.opts.Log.Warn("sibling ended", "sibling", k.Name, "how", how)
-		return true
+		return false, nil
 	}
 	c.CutLifeline()
 	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), s.lastMoment())
@@ -226,7 +241,7 @@ func (s *Siblings) attend(ctx context.Context, k *kept, c *sibling.Child) bool {
 	} else {
 		s.opts.Log.Debug("sibling ended", "sibling", k.Name, "how", how)
 	}
-	return false
+	return false, errStopped
 }
 
 func (s *Siblings) lastMoment() time.Time {
@@ -239,10 +254,14 @@ func (s *Siblings) lastMoment() time.Time {
 }
 
 // ended counts one exit and gives the pause before the next start.
-func (s *Siblings) ended(k *kept) time.Duration {
+func (s *Siblings) ended(k *kept, held bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, now := s.opts.Timing, s.opts.Now()
+	if held {
+		k.ready, k.standby, k.failed, k.exits, k.pause = false, true, false, nil, 0
+		return t.FailedPause
+	}
 	if k.ready && !k.failed && len(k.exits) > 0 && now.Sub(k.exits[len(k.exits)-1]) > t.Window {
 		k.pause = 0 // it ran well for a while
 	}

@@ -57,6 +57,10 @@ func runSibling(kind string) {
 		if _, err := os.Stat(os.Getenv("REPAIRED")); err != nil {
 			os.Exit(3)
 		}
+	case "held":
+		if _, err := os.Stat(os.Getenv("REPAIRED")); err != nil {
+			os.Exit(75)
+		}
 	case "environ":
 		for _, e := range os.Environ() {
 			mark("env %s", e)
@@ -219,6 +223,28 @@ func TestSiblings_Run_CrashingSiblingFailsAndRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "up again", func() bool { return r.States()["crash"] == "up" })
+}
+
+// One whose lease another process holds is a stand-by, never failed, and takes
+// over when it can.
+func TestSiblings_Run_LeaseHeld(t *testing.T) {
+	free := filepath.Join(t.TempDir(), "free")
+	r := run(t, quick, func(marks string) []sibling.Program {
+		return []sibling.Program{program("held", marks, "REPAIRED="+free)}
+	})
+	eventually(t, "tried again and again", func() bool {
+		if got := r.States()["held"]; got != "standby" {
+			t.Fatalf("state %q", got)
+		}
+		return strings.Count(r.read(), "start held") > 6
+	})
+	if log := r.log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("it counts as a failure:\n%s", log)
+	}
+	if err := os.WriteFile(free, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "up", func() bool { return r.States()["held"] == "up" })
 }
 
 // The restarts wait 1, 2, 4 … times the first pause.
