@@ -1,0 +1,254 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"drawbridge/shared/fault"
+)
+
+// userAgent is what daemons see.
+const userAgent = "drawbridge-bridge/1"
+
+// errStalled is why a request is cancelled whose answer stopped arriving.
+var errStalled = errors.New("the daemon's answer stalls")
+
+var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// forward sends the request to the daemon and its answer to the client. An error
+// means that nothing was answered yet. Once the answer has begun, whatever goes
+// wrong ends the connection, so that a cut answer is never taken for a whole one.
+func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, v visit) error {
+	route := p.route
+	out := &http.Request{
+		Method: r.Method, URL: v.target.url(route.host), Host: route.host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: v.header,
+	}
+	out.Header.Set("User-Agent", userAgent)
+	out.Header.Set("Accept-Encoding", "identity")
+	route.bridge.Credential.set(out.Header)
+	if key, ok := out.Header["Idempotency-Key"]; ok {
+		// Under this name net/http would send a request again after the daemon
+		// broke off. The wire does not know the difference.
+		delete(out.Header, "Idempotency-Key")
+		out.Header["idempotency-key"] = key
+	}
+	if r.ContentLength > 0 {
+		body := &upload{body: r.Body, control: p.control, route: route}
+		defer body.seal()
+		out.Body, out.ContentLength = body, r.ContentLength
+	}
+	if sent := out.URL.RequestURI(); sent != v.target.String() {
+		return fault.New(fault.TargetInvalid, "send the request: the target would not be sent as it was checked")
+	}
+
+	resp, err := route.daemon.RoundTrip(out.WithContext(ctx))
+	if err != nil {
+		return p.unanswered(ctx, r, out, err)
+	}
+	defer resp.Body.Close()
+	if err := p.acceptable(r, resp); err != nil {
+		return err
+	}
+	location, err := route.location(v.target, resp.Header)
+	if err != nil {
+		return err
+	}
+	passing := http.Header{}
+	decorate(passing)
+	if err := route.headers.copyAnswer(passing, resp.Header, route.bridge.Credential); err != nil {
+		return err
+	}
+	if location != "" {
+		passing.Set("Location", location)
+	}
+	stream := eventStream(resp) && hasBody(r, resp)
+	if stream {
+		if err := route.promote(p); err != nil {
+			return err
+		}
+		delete(passing, "Content-Length")
+		passing.Set("X-Accel-Buffering", "no")
+		passing.Set("Connection", "close")
+	}
+	h := w.Header()
+	for name, values := range passing {
+		h[name] = values
+	}
+	p.mayWrite()
+	w.WriteHeader(resp.StatusCode)
+	if stream {
+		p.follow(ctx, w, resp)
+	} else if hasBody(r, resp) {
+		p.copyBody(ctx, w, resp)
+	}
+	return nil
+}
+
+// unanswered names why a request got no answer. It panics when nobody is left to
+// be told.
+func (p *passage) unanswered(ctx context.Context, r *http.Request, out *http.Request, err error) error {
+	if e := p.ended(); e != nil {
+		return fault.New(e.code, "send the request: the passage ended: %w", err)
+	}
+	if body, ok := out.Body.(*upload); ok && body.timedOut() {
+		return fault.New(fault.BodyTimeout, "send the request: the client's body stopped: %w", err)
+	}
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return fault.New(fault.DaemonTimeout, "send the request: %w", err)
+	}
+	return fault.New(fault.DaemonUnreachable, "send the request: %w", err)
+}
+
+// acceptable refuses answers that are not passed on whatever they hold.
+func (p *passage) acceptable(r *http.Request, resp *http.Response) error {
+	switch code := resp.StatusCode; {
+	case code == http.StatusUnauthorized:
+		return fault.New(fault.DaemonAuthFailed, "read the answer: the daemon wants another credential")
+	case code < 200 || code > 599:
+		return fault.New(fault.DaemonAnswer, "read the answer: status %d", code)
+	case resp.ContentLength > p.route.limits.Answer:
+		return fault.New(fault.AnswerTooLarge, "read the answer: %d bytes", resp.ContentLength)
+	case eventStream(resp) && resp.Header.Get("Content-Encoding") != "":
+		return fault.New(fault.DaemonAnswer, "read the answer: a compressed stream")
+	}
+	return nil
+}
+
+func eventStream(resp *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return kind == "text/event-stream" && (err == nil || errors.Is(err, mime.ErrInvalidMediaParameter))
+}
+
+func hasBody(r *http.Request, resp *http.Response) bool {
+	return r.Method != http.MethodHead && resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusNotModified
+}
+
+// copyBody passes on an answer that is no stream. Pieces of an answer without a
+// length are passed on as they come.
+func (p *passage) copyBody(ctx context.Context, w http.ResponseWriter, resp *http.Response) {
+	buf := buffers.Get().(*[copyBuffer]byte)
+	defer buffers.Put(buf)
+	stalled := time.AfterFunc(p.route.limits.HeaderWait, func() { p.cancel(errStalled) })
+	defer stalled.Stop()
+	var sum int64
+	for {
+		n, err := resp.Body.Read(buf[:])
+		stalled.Reset(p.route.limits.HeaderWait)
+		if sum += int64(n); sum > p.route.limits.Answer {
+			p.route.refuse(fault.AnswerTooLarge)
+			panic(http.ErrAbortHandler)
+		}
+		if n > 0 {
+			p.mayWrite()
+			if _, err := w.Write(buf[:n]); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			p.route.out.Add(int64(n))
+			if resp.ContentLength < 0 && p.control.Flush() != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return
+		case err != nil:
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// location gives where a redirect leads from outside; "" for none. A place
+// outside the daemon is refused, and so is one that the gate would refuse.
+func (r *Route) location(from Target, h http.Header) (string, error) {
+	values := h["Location"]
+	if len(values) == 0 {
+		return "", nil
+	}
+	outside := fault.New(fault.RedirectOutside, "read the answer: it redirects outside the daemon")
+	if len(values) > 1 || ticketInURL(values[0], nil) || r.bridge.Credential.in(values[0]) {
+		return "", outside
+	}
+	raw := values[0]
+	for _, own := range []string{"http://" + r.host, "http://localhost:" + strconv.Itoa(r.bridge.Port)} {
+		if rest, ok := cutOrigin(raw, own); ok {
+			raw = rest
+			break
+		}
+	}
+	to, err := from.resolve(raw)
+	if err != nil {
+		return "", outside
+	}
+	return r.Path() + to.String(), nil
+}
+
+// upload is a client's request body on its way to the daemon.
+type upload struct {
+	body    io.ReadCloser
+	control *http.ResponseController
+	route   *Route
+
+	mu      sync.Mutex
+	sealed  bool
+	reading bool
+	late    bool
+}
+
+// Read gives the client bodyIdle for the next piece. When the body is at its end
+// the deadline is lifted: net/http goes on reading, to see the client leave.
+func (u *upload) Read(b []byte) (int, error) {
+	u.mu.Lock()
+	if u.sealed {
+		u.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	}
+	u.reading = true
+	_ = u.control.SetReadDeadline(time.Now().Add(bodyIdle))
+	u.mu.Unlock()
+
+	n, err := u.body.Read(b)
+
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.reading = false
+	if !u.sealed {
+		_ = u.control.SetReadDeadline(time.Time{})
+	}
+	var timeout net.Error
+	u.late = u.late || err != nil && errors.As(err, &timeout) && timeout.Timeout()
+	u.route.in.Add(int64(n))
+	return n, err
+}
+
+// Close is called by the transport, which may still read.
+func (u *upload) Close() error { return nil }
+
+func (u *upload) timedOut() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.late
+}
+
+// seal ends the upload with the handler. A read that waits is woken, since
+// net/http cannot close the body before; the connection then ends.
+func (u *upload) seal() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sealed = true
+	if u.reading {
+		_ = u.control.SetReadDeadline(time.Unix(1, 0))
+	}
+}
