@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"slices"
+	"unicode/utf8"
 )
 
 // Member gives the value of a member of the document.
@@ -137,12 +137,23 @@ func textOf(value []byte) (string, bool) {
 		return "", false
 	}
 	inner := value[1 : len(value)-1]
-	if bytes.IndexByte(inner, '\\') < 0 {
+	next := bytes.IndexByte(inner, '\\')
+	if next < 0 {
 		return string(inner), true
 	}
-	var text string
-	err := json.Unmarshal(value, &text)
-	return text, err == nil
+	text := make([]byte, 0, len(inner))
+	p := parser{in: inner}
+	for next >= 0 {
+		text = append(text, inner[p.at:p.at+next]...)
+		p.at += next
+		r, ok := p.escape()
+		if !ok {
+			return "", false
+		}
+		text = utf8.AppendRune(text, r)
+		next = bytes.IndexByte(inner[p.at:], '\\')
+	}
+	return string(append(text, inner[p.at:]...)), true
 }
 
 // appendText writes a text in its canonical spelling.
