@@ -41,6 +41,7 @@ type Spec struct {
 	Stdin     []byte        // written and then closed
 	MaxStdout int           // bytes; 0 means DefaultMaxOutput
 	MaxStderr int           // bytes; 0 means DefaultMaxOutput
+	Expect    int           // bytes of stdout that will probably come; only a matter of memory
 	Timeout   time.Duration // from the start; 0 means DefaultTimeout
 	WaitDelay time.Duration // how long output may come after the exit; 0 means DefaultWaitDelay
 
@@ -189,6 +190,7 @@ func (c *child) supervise(ctx context.Context, cmd *exec.Cmd) Result {
 	go func() { exited <- awaitExit(c.pid) }()
 
 	out := newReader(c.pipes.stdout.ours, c.spec.MaxStdout)
+	out.data = make([]byte, 0, min(max(c.spec.Expect, 0), c.spec.MaxStdout))
 	errs := newReader(c.pipes.stderr.ours, c.spec.MaxStderr)
 	go out.run()
 	go errs.run()
@@ -286,8 +288,15 @@ func (c *child) killGroup() {
 }
 
 // awaitExit blocks until the child has ended and leaves it unreaped, so that its
-// pid and group cannot be anybody else's until Run is done with them.
+// pid and group cannot be anybody else's until Run is done with them. A goroutine
+// that waits in the poller costs nothing; one that stands in waitid keeps a thread,
+// and the runtime looking after it, awake for as long as the child runs.
 func awaitExit(pid int) error {
+	if fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err == nil {
+		if waitReadable(context.Background(), fd) == nil {
+			return nil
+		}
+	}
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,9 @@ import (
 
 // readChunk is how much is read from a child at once.
 const readChunk = 32 << 10
+
+// chunks are buffers to read into; each child needs some, for a moment.
+var chunks = sync.Pool{New: func() any { return new([readChunk]byte) }}
 
 // pipe is one stream between us and a child.
 type pipe struct{ ours, theirs *os.File }
@@ -74,9 +78,10 @@ func newReader(f *os.File, max int) *reader {
 // run reads until the end, the cap or stop.
 func (r *reader) run() {
 	defer close(r.done)
-	buf := make([]byte, readChunk)
+	buf := chunks.Get().(*[readChunk]byte)
+	defer chunks.Put(buf)
 	for !r.tooBig {
-		n, err := r.file.Read(buf)
+		n, err := r.file.Read(buf[:])
 		r.add(buf[:n])
 		if err != nil {
 			r.eof = errors.Is(err, io.EOF)
@@ -98,13 +103,14 @@ func (r *reader) drain() {
 	if err != nil {
 		return
 	}
-	buf := make([]byte, readChunk)
+	buf := chunks.Get().(*[readChunk]byte)
+	defer chunks.Put(buf)
 	for !r.eof && !r.tooBig {
 		n := 0
 		var readErr error
 		// Returning true keeps the runtime from waiting for readability.
 		err := raw.Read(func(fd uintptr) bool {
-			n, readErr = unix.Read(int(fd), buf)
+			n, readErr = unix.Read(int(fd), buf[:])
 			return true
 		})
 		switch {

@@ -75,7 +75,9 @@ func Device(tty string) (int, error) {
 // Stat reads /proc/PID/stat. A process that does not exist gives fs.ErrNotExist
 // or ESRCH.
 func Stat(pid int) (Info, error) {
-	data, err := readProc(pid, "stat", maxStat)
+	buf := statLines.Get().(*[maxStat]byte)
+	defer statLines.Put(buf)
+	data, err := readStat(pid, buf[:])
 	if err != nil {
 		return Info{}, fmt.Errorf("read state of process %d: %w", pid, err)
 	}
@@ -86,6 +88,28 @@ func Stat(pid int) (Info, error) {
 	return info, nil
 }
 
+// statLines are buffers for state lines, by far the most that is read of /proc.
+var statLines = sync.Pool{New: func() any { return new([maxStat]byte) }}
+
+// readStat reads the state line into buf. The kernel gives it whole with the first
+// read, so the end is not asked for.
+func readStat(pid int, buf []byte) ([]byte, error) {
+	if pid <= 0 {
+		return nil, os.ErrNotExist
+	}
+	path := procPath(pid, "stat")
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
+	if err != nil {
+		return nil, &os.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
+}
+
 // parseStat reads one stat line. The second field is the name in parentheses,
 // which may itself hold parentheses and spaces, so fields count from the last ")".
 func parseStat(data []byte) (Info, error) {
@@ -93,15 +117,22 @@ func parseStat(data []byte) (Info, error) {
 	if open < 1 || end < open {
 		return Info{}, fmt.Errorf("no name in the state line")
 	}
-	fields := strings.Fields(string(data[end+1:]))
 	const last = 22 - 3 // field 22, counted from field 3
-	if len(fields) <= last || len(fields[0]) != 1 {
-		return Info{}, fmt.Errorf("state line with %d fields", len(fields)+2)
+	var fields [last + 1][]byte
+	n := 0
+	for f := range bytes.FieldsSeq(data[end+1:]) {
+		if fields[n] = f; n == last {
+			break
+		}
+		n++
+	}
+	if n < last || len(fields[0]) != 1 {
+		return Info{}, fmt.Errorf("state line with %d fields", n+2)
 	}
 	info := Info{State: fields[0][0], Comm: string(data[open+1 : end])}
 	var bad error
 	number := func(field int) int {
-		n, err := strconv.Atoi(fields[field-3])
+		n, err := strconv.Atoi(string(fields[field-3]))
 		if err != nil {
 			bad = fmt.Errorf("field %d of the state line is not a number", field)
 		}
@@ -114,7 +145,7 @@ func parseStat(data []byte) (Info, error) {
 		return Info{}, fmt.Errorf("no pid in the state line")
 	}
 	info.PID = pid
-	if info.Start, err = strconv.ParseUint(fields[last], 10, 64); err != nil {
+	if info.Start, err = strconv.ParseUint(string(fields[last]), 10, 64); err != nil {
 		return Info{}, fmt.Errorf("no start time in the state line")
 	}
 	return info, bad

@@ -47,6 +47,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, err
 	}
 	syscall.Umask(0o077)
+	frugal()
 	foreign, err := prepareDir(opt)
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (s *Store) open(ctx context.Context, foreign string) error {
 		return fault.New(fault.StoreUnavailable, "open the Store in %s: it holds no Store yet", s.opt.Dir)
 	}
 	if state.fresh && foreign != "" {
-		return unsafe(s.opt.Dir, "it holds %q, which is not of drawbridge", foreign)
+		return unsafeDir(s.opt.Dir, "it holds %q, which is not of drawbridge", foreign)
 	}
 	if err := s.makePrivate(); err != nil {
 		return err
@@ -225,8 +226,8 @@ func (c connector) Driver() driver.Driver {
 	}}
 }
 
-// unsafe refuses a directory.
-func unsafe(dir, format string, args ...any) error {
+// unsafeDir refuses a directory.
+func unsafeDir(dir, format string, args ...any) error {
 	return fault.New(fault.StoreUnavailable, "open the Store in %s: %w", dir, fmt.Errorf(format, args...)).
 		WithHint("give an empty private directory, or one made by drawbridge, with -store-dir")
 }
@@ -237,25 +238,25 @@ func prepareDir(opt Options) (foreign string, err error) {
 	st, err := os.Lstat(opt.Dir)
 	if errors.Is(err, fs.ErrNotExist) && !opt.ReadOnly {
 		if err := os.MkdirAll(opt.Dir, dirMode); err != nil {
-			return "", unsafe(opt.Dir, "make it: %w", err)
+			return "", unsafeDir(opt.Dir, "make it: %w", err)
 		}
 		st, err = os.Lstat(opt.Dir)
 	}
 	if err != nil {
-		return "", unsafe(opt.Dir, "%w", err)
+		return "", unsafeDir(opt.Dir, "%w", err)
 	}
 	sys, known := st.Sys().(*syscall.Stat_t)
 	switch {
 	case st.Mode()&fs.ModeSymlink != 0:
-		return "", unsafe(opt.Dir, "it is a symbolic link")
+		return "", unsafeDir(opt.Dir, "it is a symbolic link")
 	case !st.IsDir():
-		return "", unsafe(opt.Dir, "it is not a directory")
+		return "", unsafeDir(opt.Dir, "it is not a directory")
 	case !known || int(sys.Uid) != os.Geteuid():
-		return "", unsafe(opt.Dir, "it belongs to another user")
+		return "", unsafeDir(opt.Dir, "it belongs to another user")
 	}
 	entries, err := os.ReadDir(opt.Dir)
 	if err != nil {
-		return "", unsafe(opt.Dir, "%w", err)
+		return "", unsafeDir(opt.Dir, "%w", err)
 	}
 	database := false
 	for _, e := range entries {
@@ -264,14 +265,14 @@ func prepareDir(opt Options) (foreign string, err error) {
 		case !slices.Contains(ours, name):
 			foreign = name
 		case e.Type()&fs.ModeSymlink != 0:
-			return "", unsafe(opt.Dir, "%s in it is a symbolic link", name)
+			return "", unsafeDir(opt.Dir, "%s in it is a symbolic link", name)
 		case e.IsDir() != (name == LogDir), !e.IsDir() && !e.Type().IsRegular():
-			return "", unsafe(opt.Dir, "%s in it is of the wrong kind", name)
+			return "", unsafeDir(opt.Dir, "%s in it is of the wrong kind", name)
 		}
 		database = database || name == dbName
 	}
 	if foreign != "" && !database {
-		return "", unsafe(opt.Dir, "it holds %q, which is not of drawbridge", foreign)
+		return "", unsafeDir(opt.Dir, "it holds %q, which is not of drawbridge", foreign)
 	}
 	return foreign, nil
 }

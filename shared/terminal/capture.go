@@ -20,7 +20,7 @@ const endMark = "end"
 type frame struct {
 	pane   Pane
 	server int
-	body   []byte // exactly pane.Height lines
+	body   []byte // exactly pane.Height lines, part of the whole answer
 }
 
 // Capture reads the screens of panes: one client for each socket (of up to
@@ -73,7 +73,7 @@ func (t *Tmux) Capture(ctx context.Context, panes []Pane) (map[string]Screen, er
 // capture reads panes of one server.
 func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen, error) {
 	nonce := newNonce()
-	res, err := t.run(ctx, ep.Socket, []byte(captureScript(ids, nonce)), "source-file", "-")
+	res, err := t.script(ctx, ep.Socket, captureScript(ids, nonce), len(ids))
 	frames, whole := parseFrames(res.out, nonce)
 	if errors.Is(err, errNotStarted) {
 		return nil, clientFault("capturing panes", err)
@@ -159,7 +159,7 @@ func parseFrames(out []byte, nonce string) (frames []frame, whole bool) {
 			return frames, false
 		}
 		if bytes.HasPrefix(out[end:], mark) {
-			frames = append(frames, frame{pane: pane, server: server, body: bytes.Clone(out[:end])})
+			frames = append(frames, frame{pane: pane, server: server, body: out[:end:end]})
 		} else {
 			whole = false
 		}

@@ -38,10 +38,24 @@ func (o output) unreached() bool {
 		(bytes.HasPrefix(o.diag, []byte("no server running on ")) || bytes.HasPrefix(o.diag, []byte("error connecting to ")))
 }
 
+// script runs tmux commands that draw about as many screens. What one screen took
+// the last time says how much is to be expected now.
+func (t *Tmux) script(ctx context.Context, socket, commands string, screens int) (output, error) {
+	o, err := t.start(ctx, process.Spec{Stdin: []byte(commands), Expect: screens * int(t.screen.Load())}, socket, "source-file", "-")
+	if err == nil && screens > 0 {
+		t.screen.Store(int64(len(o.out)/screens + spareOutput))
+	}
+	return o, err
+}
+
 // run runs one tmux client to its end. An exit status is not an error; a client
 // that did not start, or did not end by itself within its bounds, is. What it
 // wrote until then is in the output in either case.
 func (t *Tmux) run(ctx context.Context, socket string, stdin []byte, args ...string) (output, error) {
+	return t.start(ctx, process.Spec{Stdin: stdin}, socket, args...)
+}
+
+func (t *Tmux) start(ctx context.Context, spec process.Spec, socket string, args ...string) (output, error) {
 	path, err := t.find()
 	if err != nil {
 		return output{code: -1}, err
@@ -49,12 +63,11 @@ func (t *Tmux) run(ctx context.Context, socket string, stdin []byte, args ...str
 	if socket != "" {
 		args = append([]string{"-N", "-u", "-S", socket}, args...)
 	}
-	res := process.Run(ctx, process.Spec{
-		Path: path, Args: args, Env: t.env, Stdin: stdin,
-		Dir:       "/", // the client tells it to the server, so it must exist
-		MaxStdout: maxOutput, MaxStderr: maxDiagnostic,
-		Timeout: clientTimeout, WaitDelay: clientGrace,
-	})
+	spec.Path, spec.Args, spec.Env = path, args, t.env
+	spec.Dir = "/" // the client tells it to the server, so it must exist
+	spec.MaxStdout, spec.MaxStderr = maxOutput, maxDiagnostic
+	spec.Timeout, spec.WaitDelay = clientTimeout, clientGrace
+	res := process.Run(ctx, spec)
 	o := output{out: res.Stdout, diag: res.Stderr, code: res.Exit}
 	var start *process.StartError
 	switch {

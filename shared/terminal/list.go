@@ -131,7 +131,7 @@ func (t *Tmux) list(ctx context.Context, socket, path string, ids []string) ([]P
 	if len(ids) > 0 {
 		script += captureScript(ids, frameNonce)
 	}
-	res, err := t.run(ctx, path, []byte(script), "source-file", "-")
+	res, err := t.script(ctx, path, script, len(ids))
 	if err != nil {
 		return bad(SocketUnreadable, err.Error())
 	}

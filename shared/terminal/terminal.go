@@ -44,6 +44,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"drawbridge/shared/fault"
@@ -56,6 +57,7 @@ const (
 	clientGrace   = 500 * time.Millisecond // for the pipes of a killed client
 	maxOutput     = 64 << 20               // bytes; 50 panes of 300×100 with a colour per cell
 	maxDiagnostic = 1 << 20
+	spareOutput   = 1 << 9 // beyond what a screen took the last time
 )
 
 // MaxPaste is the largest text that Paste takes, in bytes.
@@ -91,6 +93,7 @@ type Tmux struct {
 	sockets []string
 	program string
 	env     []string
+	screen  atomic.Int64 // bytes that one screen of the last answer took
 
 	mu    sync.Mutex
 	path  string // program, once found
