@@ -1,7 +1,4 @@
-// Command brokerd lends a host credential to a worker as a short-lived, model-bound capability.
-//
-// This release has its command line; the commands that do the work answer
-// not_built_yet.
+// Command brokerd lends a host credential to workers as short-lived, model-bound capabilities.
 package main
 
 import (
@@ -19,13 +16,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program(stdout, stderr).Main(ctx, args)
 }
 
-// program is the command line.
+// program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("brokerd",
-		"serve", "doctor", "grant", "revoke", "status", "evidence")
 	return &service.Program{
 		Name: "brokerd", Short: "lends a host credential to workers, model-bound and short-lived",
 		Stdout: stdout, Stderr: stderr,
-		Commands: append(planned, service.Version("brokerd", stdout, nil)),
+		Commands: []*service.Command{
+			serveCommand(stderr),
+			grantCommand(stdout),
+			revokeCommand(stdout),
+			evidenceCommand(stdout),
+			statusCommand(stdout),
+			service.Version("brokerd", stdout, versionFacts),
+		},
 	}
 }

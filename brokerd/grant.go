@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"drawbridge/brokerd/internal/broker"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/redact"
+	"drawbridge/shared/service"
+	"drawbridge/shared/store"
+	"drawbridge/shared/strictjson"
+)
+
+// storeFlags are the settings of the commands that work on a Store.
+type storeFlags struct {
+	dir, config string
+}
+
+func (f *storeFlags) register(fs *flag.FlagSet) {
+	fs.StringVar(&f.dir, "store-dir", service.DefaultStoreDir(), "`directory` of the Store")
+	fs.StringVar(&f.config, "config", service.DefaultConfig("brokerd"), "JSON `file` with settings")
+}
+
+// open opens a Store that is there; none is made by looking for grants.
+func (f *storeFlags) open(ctx context.Context, readOnly bool) (*store.Store, error) {
+	if f.dir == "" {
+		return nil, fault.New(fault.Usage, "-store-dir is empty and has no default: this user has no home directory")
+	}
+	dir, err := filepath.Abs(f.dir)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "-store-dir: %w", err)
+	}
+	db, err := store.Open(ctx, store.Options{Dir: dir, Program: "brokerd", ReadOnly: true})
+	if err != nil || readOnly {
+		return db, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	if db, err = store.Open(ctx, store.Options{Dir: dir, Program: "brokerd"}); err != nil {
+		return nil, err
+	}
+	if err := db.Writable(); err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// grantFlags are what a grant is asked for with.
+type grantFlags struct {
+	storeFlags
+	authFile, model, effort, origin, endpoint string
+	basePath, run, owner, cidr                string
+	digest, ledger                            string
+	requests, tokens                          int64
+	life                                      time.Duration
+	initialize, strict, asJSON                bool
+}
+
+func (f *grantFlags) register(fs *flag.FlagSet) {
+	f.storeFlags.register(fs)
+	fs.StringVar(&f.authFile, "auth-file", "", "credential `file`, read by brokerd alone")
+	fs.StringVar(&f.model, "model", "", "the one `model` that requests may name")
+	fs.StringVar(&f.effort, "reasoning-effort", "", "the one reasoning `effort` that requests may name (default any)")
+	fs.StringVar(&f.origin, "upstream-origin", "", "`URL` of the provider (default that of the credential)")
+	fs.StringVar(&f.endpoint, "endpoint", store.EndpointTCP, "tcp or unix: the listener that the worker reaches")
+	fs.Int64Var(&f.requests, "max-requests", store.DefaultGrantRequests, "how many requests may be forwarded")
+	fs.Int64Var(&f.tokens, "max-total-tokens", 0, "no request is forwarded once so many tokens were reported (default no ceiling)")
+	fs.BoolVar(&f.strict, "strict-usage", false, "close the grant at the first response that does not say what it cost")
+	fs.DurationVar(&f.life, "ttl", store.GrantLife, "how long the grant lives")
+	fs.StringVar(&f.basePath, "base-path", "", "empty or /v1")
+	fs.StringVar(&f.run, "run", "", "`label` of the run in the evidence")
+	fs.StringVar(&f.owner, "owner", "", "`label` of the owner in the evidence")
+	fs.StringVar(&f.cidr, "remote-cidr", "", "`range` of addresses that may use it (default any)")
+	fs.StringVar(&f.digest, "request-binding-digest", "", "sha256:<hex> of a registered run, whose sessions share a budget")
+	fs.StringVar(&f.ledger, "ledger-file", "", "absolute `path` of the ledger file of a registered run")
+	fs.BoolVar(&f.initialize, "initialize", false, "this is the first session of the registered run")
+	fs.BoolVar(&f.asJSON, "json", false, "print a failure as one JSON object, too")
+}
+
+func grantCommand(stdout io.Writer) *service.Command {
+	var f grantFlags
+	return &service.Command{
+		Name: "grant", Short: "Take out a grant at the brokerd that serves the Store",
+		Long: "grant prints one JSON object with the base URL and the capability. The capability is shown\n" +
+			"this one time; the Store keeps its hash.",
+		Flags:         f.register,
+		OtherSettings: true,
+		Run: func(ctx context.Context, _ []string) error {
+			if f.authFile == "" {
+				return fault.New(fault.Usage, "grant: -auth-file is missing")
+			}
+			path, err := broker.CanonicalPath(f.authFile)
+			if err != nil {
+				return err
+			}
+			db, err := f.open(ctx, false)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			return f.take(ctx, db, path, stdout)
+		},
+	}
+}
+
+// take asks, waits, and prints what a worker needs. A grant that nobody took up is
+// withdrawn: nobody would know its capability.
+func (f *grantFlags) take(ctx context.Context, db *store.Store, path string, stdout io.Writer) error {
+	capability, hash := redact.NewCapability()
+	g, err := db.CreateGrant(ctx, store.NewGrant{
+		CapabilitySHA256: hash, CredentialRef: path, BasePath: f.basePath, RemoteCIDR: f.cidr, RunID: f.run, OwnerID: f.owner, Life: f.life,
+		Request: store.GrantRequest{
+			Model: f.model, ReasoningEffort: f.effort, UpstreamOrigin: f.origin, Endpoint: f.endpoint, MaxRequests: f.requests,
+			MaxTotalTokens: f.tokens, StrictUsage: f.strict, RequestBindingDigest: f.digest, LedgerFile: f.ledger, Initialize: f.initialize,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	id := g.ID
+	if g, err = db.AwaitGrant(ctx, id, store.GrantWait); err != nil {
+		if _, closeErr := db.RequestClose(context.WithoutCancel(ctx), id, "not_taken_out"); closeErr != nil {
+			return fmt.Errorf("%w (and it could not be withdrawn: %s)", err, closeErr)
+		}
+		return err
+	}
+	return printJSON(stdout, strictjson.Object{
+		{Name: "base_url", Value: g.BaseURL}, {Name: "capability", Value: capability.Reveal()}, {Name: "model", Value: g.Request.Model},
+		{Name: "grant_id", Value: g.ID}, {Name: "transport_mode", Value: g.TransportMode}, {Name: "expires_at", Value: g.ExpiresAt},
+	})
+}
+
+func revokeCommand(stdout io.Writer) *service.Command {
+	var f storeFlags
+	run, all := "", false
+	return &service.Command{
+		Name: "revoke", Short: "End a grant, those of a run, or all", Args: "[<grant id>]", MaxArgs: 1,
+		Long: "From the moment revoke writes its wish the capability opens nothing. A brokerd that serves\n" +
+			"the Store then ends what is under way; revoke waits for it.",
+		Flags: func(fs *flag.FlagSet) {
+			f.register(fs)
+			fs.StringVar(&run, "run", "", "every open grant with this `label`")
+			fs.BoolVar(&all, "all", false, "every open grant of the Store")
+		},
+		OtherSettings: true,
+		Run: func(ctx context.Context, args []string) error {
+			given := len(args)
+			if run != "" {
+				given++
+			}
+			if all {
+				given++
+			}
+			if given != 1 {
+				return fault.New(fault.Usage, "revoke: give one of a grant id, -run and -all")
+			}
+			db, err := f.open(ctx, false)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			return revoke(ctx, db, args, run, stdout)
+		},
+	}
+}
+
+// revoke asks for the end of all first, then waits for each.
+func revoke(ctx context.Context, db *store.Store, ids []string, run string, stdout io.Writer) error {
+	if len(ids) == 0 {
+		var err error
+		if ids, err = openGrants(ctx, db, run); err != nil {
+			return err
+		}
+	}
+	for _, id := range ids {
+		if _, err := db.RequestClose(ctx, id, store.CloseRevoked); err != nil {
+			return err
+		}
+	}
+	serving, err := served(ctx, db)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !serving {
+			fmt.Fprintf(stdout, "%s opens nothing any more; no brokerd serves the Store, the next one ends it\n", id)
+			continue
+		}
+		g, err := db.AwaitClosed(ctx, id, store.CloseWait)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s %s\n", g.ID, g.State)
+	}
+	return nil
+}
+
+func openGrants(ctx context.Context, db *store.Store, run string) (ids []string, err error) {
+	all, err := db.OpenGrants(ctx)
+	for _, g := range all {
+		if run == "" || g.RunID == run {
+			ids = append(ids, g.ID)
+		}
+	}
+	return ids, err
+}
+
+// served reports whether a live brokerd has the Store.
+func served(ctx context.Context, db *store.Store) (bool, error) {
+	rows, err := db.Leases(ctx, store.BrokerdLease())
+	return len(rows) > 0 && rows[0].Live, err
+}
+
+func printJSON(w io.Writer, o strictjson.Object) error {
+	data, err := o.JSON()
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}

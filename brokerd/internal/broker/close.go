@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"context"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+)
+
+// close ends a grant beside other work, once: from its first commit on the
+// capability opens nothing, then what runs is cancelled, then the rows are settled
+// (broker §11). What fails is tried again by the next pass.
+func (b *Broker) close(id, reason string) {
+	b.mu.Lock()
+	s := b.sessions[id]
+	if s == nil { // of nobody that lives: a grant that was never served here
+		s = &session{id: id}
+		b.sessions[id] = s
+	}
+	again := s.closing
+	s.closing = true
+	b.mu.Unlock()
+	if again {
+		return
+	}
+	b.closes.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), CloseWait+startWait)
+		defer cancel()
+		g, err := b.end(ctx, id, reason)
+		b.mu.Lock()
+		s.closing = err == nil
+		if err == nil {
+			delete(b.sessions, id)
+		}
+		b.mu.Unlock()
+		if err != nil {
+			b.log.Warn("close grant", "grant_id", id, "err", err)
+			return
+		}
+		b.release(ctx, s)
+		b.log.Info("grant ended", "grant_id", id, "state", g.State, "reason", g.CloseReason,
+			"received", g.Received, "forwarded", g.Forwarded, "refused", g.Refused)
+	})
+}
+
+func (b *Broker) end(ctx context.Context, id, reason string) (store.Grant, error) {
+	g, err := b.opt.Store.Grant(ctx, id)
+	if err != nil {
+		return g, err
+	}
+	if g.State == store.GrantActive {
+		if _, err = b.opt.Store.BeginClose(ctx, b.lease, id, reason); err != nil && !fault.Is(err, fault.GrantClosed) {
+			return g, err
+		}
+	}
+	handlers, cancel := context.WithTimeout(ctx, CloseWait)
+	defer cancel()
+	if left := b.handler.Close(handlers, id); left > 0 {
+		b.log.Error("requests of a closed grant do not end", "grant_id", id, "count", left)
+	}
+	if err := b.journal.Flush(ctx); err != nil {
+		b.log.Warn("write the last rows of a grant", "grant_id", id, "err", err)
+	}
+	g, err = b.opt.Store.FinishClose(ctx, b.lease, id)
+	if fault.Is(err, fault.GrantClosed) && !g.Open() {
+		return g, nil
+	}
+	return g, err
+}
+
+// closeAll begins to close every grant.
+func (b *Broker) closeAll(reason string) {
+	for _, id := range b.ids() {
+		b.close(id, reason)
+	}
+}
+
+// abandon ends what runs when the lease is lost: the grants are another brokerd's.
+func (b *Broker) abandon(ctx context.Context) {
+	for _, id := range b.ids() {
+		b.closes.Go(func() { b.handler.Close(ctx, id) })
+	}
+}
+
+func (b *Broker) ids() (ids []string) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for id := range b.sessions {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// release gives back what a session holds.
+func (b *Broker) release(ctx context.Context, s *session) {
+	b.vault.close(s.credential, s.id)
+	if s.budget == nil {
+		return
+	}
+	s.unkeep()
+	if err := b.opt.Store.Release(context.WithoutCancel(ctx), s.budget); err != nil {
+		b.log.Warn("give back the lease of a budget", "grant_id", s.id, "err", err)
+	}
+}

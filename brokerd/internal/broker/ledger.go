@@ -1,0 +1,148 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"drawbridge/brokerd/internal/upstream"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
+)
+
+// ledger is the Store as package upstream sees it.
+type ledger struct{ b *Broker }
+
+// Lookup gives an active grant that this process serves.
+func (l ledger) Lookup(ctx context.Context, capability [32]byte) (upstream.Grant, bool, error) {
+	g, ok, err := l.b.opt.Store.GrantByCapability(ctx, capability)
+	if err != nil || !ok || !g.Authorises(l.b.opt.Now().UnixMilli()) {
+		return upstream.Grant{}, false, err
+	}
+	if s := l.b.session(g.ID); s == nil || s.kind != g.CredentialKind || checkOrigin(g, s.kind, g.Origin) != nil {
+		return upstream.Grant{}, false, nil
+	}
+	out := upstream.Grant{
+		ID: g.ID, SHA256: g.CapabilitySHA256, Model: g.Request.Model, Effort: g.Request.ReasoningEffort,
+		Kind: g.CredentialKind, Origin: g.Origin, BasePath: g.BasePath, RunID: g.RunID, OwnerID: g.OwnerID,
+		ExpiresAt: g.ExpiresAt, StrictUsage: g.Request.StrictUsage,
+	}
+	if g.RemoteCIDR != "" {
+		if out.Remote, err = netip.ParsePrefix(g.RemoteCIDR); err != nil {
+			return upstream.Grant{}, false, err
+		}
+	}
+	return out, true, nil
+}
+
+// Commit writes a batch. A draft whose ledger file is not what it must be is not
+// even tried, and its grant ends.
+func (l ledger) Commit(ctx context.Context, batch upstream.Batch) ([]upstream.Answer, error) {
+	rows := store.RequestBatch{}
+	for _, e := range batch.Settled {
+		end := store.RequestEnd{GrantID: e.GrantID, Seq: e.Seq, Outcome: e.Outcome, Evidence: e.JSON(), Unmeasured: e.Unmeasured()}
+		if e.EndedAt != nil {
+			end.EndedAt = *e.EndedAt
+		}
+		if u := e.ResponseUsage; u != nil {
+			end.Input, end.Output = u.InputTokens, u.OutputTokens
+		}
+		rows.Settled = append(rows.Settled, end)
+	}
+	for _, c := range batch.Counts {
+		rows.Counts = append(rows.Counts, store.GrantCount(c))
+	}
+	answers := make([]upstream.Answer, len(batch.Drafts))
+	var at []int // of the drafts that are tried
+	for i, d := range batch.Drafts {
+		if err := l.b.intact(ctx, d.Grant.ID); err != nil {
+			answers[i].Refused = upstream.Budget
+			continue
+		}
+		at = append(at, i)
+		rows.Drafts = append(rows.Drafts, store.RequestDraft{GrantID: d.Grant.ID, Evidence: d.Evidence.JSON(), StartedAt: d.Evidence.StartedAt})
+	}
+	results, err := l.b.opt.Store.CommitRequests(ctx, l.b.lease, rows)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		answers[at[i]] = answer(r)
+	}
+	return answers, nil
+}
+
+func answer(r store.DraftAnswer) upstream.Answer {
+	switch r.Result {
+	case store.DraftReserved:
+		return upstream.Answer{Seq: r.Seq}
+	case store.DraftClosed:
+		return upstream.Answer{Refused: upstream.Capability}
+	case store.DraftExhausted:
+		return upstream.Answer{Refused: upstream.Budget}
+	}
+	return upstream.Answer{Refused: upstream.StoreFailed}
+}
+
+// intact checks the ledger file of a grant that has one. When it is not what it
+// must be the grant ends, and no later brokerd takes it up again.
+func (b *Broker) intact(ctx context.Context, id string) error {
+	s := b.session(id)
+	if s == nil {
+		return upstream.ErrClosed
+	}
+	if s.anchor == nil {
+		return nil
+	}
+	err := s.anchor.check()
+	if err == nil {
+		return nil
+	}
+	b.log.Error("the ledger file of a budget was touched; its grant ends", "grant_id", id, "err", err)
+	b.note(ctx, id, string(fault.BudgetIntegrity), "")
+	if _, askErr := b.opt.Store.RequestClose(ctx, id, string(fault.BudgetIntegrity)); askErr != nil {
+		b.log.Warn("close grant", "grant_id", id, "err", askErr)
+	}
+	return err
+}
+
+// credential gives the secret of a live grant, from memory unless its file changed.
+// A file that cannot be read now refuses the request and not the grant: whoever
+// renews a login may be in the middle of it.
+func (b *Broker) credential(ctx context.Context, g upstream.Grant) (upstream.Credential, error) {
+	s := b.session(g.ID)
+	if s == nil {
+		return upstream.Credential{}, upstream.ErrClosed
+	}
+	c, kind, ch, err := b.vault.get(s.credential, g.ID)
+	switch {
+	case errors.Is(err, upstream.ErrClosed):
+		return c, err
+	case err != nil:
+		b.log.Warn("credential file cannot be read again", "grant_id", g.ID, "code", fault.CodeOf(err), "err", err)
+		b.note(ctx, g.ID, string(fault.CodeOf(err)), "")
+		return c, err
+	case ch.kind || kind != s.kind:
+		b.log.Warn("the credential is of another kind now; the grant is revoked", "grant_id", g.ID)
+		b.note(ctx, g.ID, "credential_kind_changed", "")
+		if _, err := b.opt.Store.RequestClose(ctx, g.ID, store.CloseRevoked); err != nil {
+			return upstream.Credential{}, err
+		}
+		return upstream.Credential{}, fmt.Errorf("credential of grant %s: %w", g.ID, upstream.ErrClosed)
+	case ch.content:
+		b.log.Info("credential file changed and was read again", "grant_id", g.ID)
+		b.note(ctx, g.ID, "credential_reread", "")
+	}
+	if b.opt.TestOrigin != "" && !b.vault.begins(s.credential, upstream.TestPrefix) {
+		return upstream.Credential{}, fault.New(fault.OriginNotAllowed, "use the credential of grant %s: a test upstream gets none but a test credential", g.ID)
+	}
+	return c, nil
+}
+
+// session gives the live session of a grant, nil when there is none.
+func (b *Broker) session(id string) *session {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.sessions[id]
+}

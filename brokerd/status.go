@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"drawbridge/shared/service"
+	"drawbridge/shared/store"
+	"drawbridge/shared/strictjson"
+)
+
+func evidenceCommand(stdout io.Writer) *service.Command {
+	var f storeFlags
+	return &service.Command{
+		Name: "evidence", Short: "Print the evidence of a grant", Args: "<grant id>", MinArgs: 1, MaxArgs: 1,
+		Long:          "evidence prints a JSON array with one object for each forwarded request, in order.",
+		Flags:         f.register,
+		OtherSettings: true,
+		Run: func(ctx context.Context, args []string) error {
+			db, err := f.open(ctx, true)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			rows, err := db.Evidence(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if rows == nil {
+				rows = []json.RawMessage{}
+			}
+			data, err := json.Marshal(rows)
+			if err != nil {
+				return err
+			}
+			_, err = stdout.Write(append(data, '\n'))
+			return err
+		},
+	}
+}
+
+func statusCommand(stdout io.Writer) *service.Command {
+	var f storeFlags
+	asJSON := false
+	return &service.Command{
+		Name: "status", Short: "Show who serves, where, and which grants are open",
+		Flags: func(fs *flag.FlagSet) {
+			f.register(fs)
+			fs.BoolVar(&asJSON, "json", false, "print one JSON object")
+		},
+		OtherSettings: true,
+		Run: func(ctx context.Context, _ []string) error {
+			db, err := f.open(ctx, true)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			st, err := look(ctx, db)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return st.json(stdout)
+			}
+			return st.text(stdout)
+		},
+	}
+}
+
+// status is what an operator asks first. It names no credential.
+type status struct {
+	serving   bool
+	endpoints []store.Endpoint
+	grants    []store.Grant
+	now       int64
+}
+
+func look(ctx context.Context, db *store.Store) (st status, err error) {
+	st.now = db.Now()
+	if st.serving, err = served(ctx, db); err != nil {
+		return st, err
+	}
+	if st.endpoints, err = db.Endpoints(ctx); err != nil {
+		return st, err
+	}
+	st.grants, err = db.OpenGrants(ctx)
+	return st, err
+}
+
+func (st status) json(w io.Writer) error {
+	endpoints, grants := []any{}, []any{}
+	for _, e := range st.endpoints {
+		endpoints = append(endpoints, strictjson.Object{
+			{Name: "endpoint_id", Value: e.ID}, {Name: "bind_address", Value: e.BindAddress}, {Name: "bind_reason", Value: e.BindReason},
+			{Name: "port", Value: e.Port}, {Name: "base_url", Value: e.BaseURL}, {Name: "transport_mode", Value: e.TransportMode},
+			{Name: "started_at", Value: e.StartedAt},
+		})
+	}
+	for _, g := range st.grants {
+		o := strictjson.Object{
+			{Name: "grant_id", Value: g.ID}, {Name: "state", Value: g.State}, {Name: "model", Value: g.Request.Model},
+			{Name: "run_id", Value: orNull(g.RunID)}, {Name: "owner_id", Value: orNull(g.OwnerID)},
+			{Name: "credential_kind", Value: orNull(g.CredentialKind)}, {Name: "base_url", Value: orNull(g.BaseURL)},
+			{Name: "transport_mode", Value: orNull(g.TransportMode)},
+			{Name: "received", Value: g.Received}, {Name: "forwarded", Value: g.Forwarded}, {Name: "refused", Value: g.Refused},
+			{Name: "max_requests", Value: g.Request.MaxRequests}, {Name: "total_forwarded", Value: g.TotalForwarded},
+			{Name: "measured_input", Value: g.MeasuredInput}, {Name: "measured_output", Value: g.MeasuredOutput},
+			{Name: "unmeasured_responses", Value: g.Unmeasured},
+			{Name: "created_at", Value: g.CreatedAt}, {Name: "expires_at", Value: g.ExpiresAt},
+		}
+		if g.CloseRequestedAt != 0 {
+			o = append(o, strictjson.Member{Name: "close_reason", Value: g.CloseReason})
+		}
+		grants = append(grants, o)
+	}
+	return printJSON(w, strictjson.Object{
+		{Name: "serving", Value: st.serving}, {Name: "endpoints", Value: endpoints}, {Name: "grants", Value: grants},
+	})
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+func (st status) text(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	if st.serving {
+		fmt.Fprintln(tw, "a brokerd serves this Store")
+	} else {
+		fmt.Fprintln(tw, "no brokerd serves this Store")
+	}
+	if len(st.endpoints) > 0 {
+		fmt.Fprintln(tw, "\nLISTENS ON\tPORT\tBASE URL\tMODE\tWHY")
+	}
+	for _, e := range st.endpoints {
+		port := strconv.FormatInt(e.Port, 10)
+		if e.Kind() == store.EndpointUnix {
+			port = "-"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", e.BindAddress, port, e.BaseURL, e.TransportMode, e.BindReason)
+	}
+	if len(st.grants) > 0 {
+		fmt.Fprintln(tw, "\nGRANT\tSTATE\tRUN\tMODEL\tSPENT\tOF\tREFUSED\tTOKENS\tENDS IN")
+	}
+	for _, g := range st.grants {
+		state := g.State
+		if g.CloseRequestedAt != 0 && g.State == store.GrantActive {
+			state = "to be closed"
+		}
+		left := max(time.Duration(g.ExpiresAt-st.now)*time.Millisecond, 0).Truncate(time.Second)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", g.ID, state, g.RunID, g.Request.Model, g.TotalForwarded,
+			g.Request.MaxRequests, g.Refused, g.MeasuredInput+g.MeasuredOutput, left)
+	}
+	return tw.Flush()
+}
