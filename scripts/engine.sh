@@ -7,11 +7,12 @@ engine_pid=''
 # engine_start: exports DOCKER_HOST when it started an engine. Fails when there is
 # none and none can be started; the reason is on stderr.
 engine_start() {
-	local line
+	local line out
 	CGO_ENABLED=1 go build -o bin/ ./scripts/cmd/engine || return 1
 	coproc ENGINE { exec bin/engine; }
-	engine_pid=$ENGINE_PID
-	if ! read -r line <&"${ENGINE[0]}"; then
+	# When the program is gone already, so are these variables.
+	engine_pid=${ENGINE_PID:-$!} out=${ENGINE[0]:-}
+	if [ -z "$out" ] || ! read -r line <&"$out"; then
 		wait "$engine_pid"
 		engine_pid=''
 		return 1

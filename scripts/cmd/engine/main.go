@@ -1,7 +1,7 @@
 // Command engine runs a private Docker engine until its stdin ends, and leaves
 // nothing of it behind. When it is ready it prints the assignment of DOCKER_HOST;
 // where DOCKER_HOST names an engine, or one answers at the usual place, it prints
-// an empty line and ends. scripts/engine.sh shows how scripts use it.
+// an empty line and starts none. scripts/engine.sh shows how scripts use it.
 package main
 
 import (

@@ -267,12 +267,8 @@ func Needed(ctx context.Context) bool {
 
 // Serve runs an engine until in ends or ctx does, and writes one line to out when
 // it is ready: an assignment that a shell evaluates. Where no engine is needed it
-// writes an empty line and returns.
+// writes an empty line, and waits all the same.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	if !Needed(ctx) {
-		_, err := fmt.Fprintln(out)
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The one goroutine that may outlive Serve: a read of stdin cannot be interrupted.
@@ -280,6 +276,11 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
+	if !Needed(ctx) {
+		_, err := fmt.Fprintln(out)
+		<-ctx.Done()
+		return err
+	}
 	var writing error
 	err := Run(ctx, func(host string) {
 		if _, writing = fmt.Fprintf(out, "export DOCKER_HOST=%s\n", host); writing != nil {
