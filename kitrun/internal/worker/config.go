@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"drawbridge/kitrun/internal/storage"
 )
 
 // Bounds of the container (worker §4); options may lower them.
@@ -94,26 +92,28 @@ func (j *job) locked(storeID string) Spec {
 }
 
 // setting is one value of codex's configuration, as TOML.
-type setting struct{ key, value string }
+type setting struct{ table, key, value string }
 
-// providerSettings stand in the private file and once more on the command line,
-// where nothing that a project brings along can win over them.
-func (j *job) providerSettings() []setting {
-	p := "model_providers." + provider + "."
+// providerTable is the table of our provider.
+const providerTable = "model_providers." + provider
+
+// settings stand in the private file and once more on the command line, where
+// nothing that a project brings along can win over them.
+func (j *job) settings() []setting {
 	return []setting{
-		{"model_provider", quote(provider)},
-		{"model_reasoning_effort", quote(j.ReasoningEffort)},
-		{p + "name", quote("OpenAI via scoped host proxy")},
-		{p + "base_url", quote(j.ProviderProxy.BaseURL)},
-		{p + "env_key", quote(capabilityEnv)},
-		{p + "wire_api", quote("responses")},
-		{p + "requires_openai_auth", "false"},
-		{p + "supports_websockets", "false"},
-		{p + "request_max_retries", "1"},
-		{p + "stream_max_retries", "1"},
+		{"", "model_provider", quote(provider)},
+		{"", "model_reasoning_effort", quote(j.ReasoningEffort)},
+		{providerTable, "name", quote("OpenAI via scoped host proxy")},
+		{providerTable, "base_url", quote(j.ProviderProxy.BaseURL)},
+		{providerTable, "env_key", quote(capabilityEnv)},
+		{providerTable, "wire_api", quote("responses")},
+		{providerTable, "requires_openai_auth", "false"},
+		{providerTable, "supports_websockets", "false"},
+		{providerTable, "request_max_retries", "1"},
+		{providerTable, "stream_max_retries", "1"},
 		// No boundary, since a command has the same uid; it keeps the capability out of
 		// transcripts. The boundary is what the capability opens.
-		{"shell_environment_policy.exclude", `["KONTOUR_*"]`},
+		{"shell_environment_policy", "exclude", `["KONTOUR_*"]`},
 	}
 }
 
@@ -121,7 +121,12 @@ func (j *job) providerSettings() []setting {
 func (j *job) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "model = %s\n", quote(j.Model))
-	for _, s := range j.providerSettings() {
+	table := ""
+	for _, s := range j.settings() {
+		if s.table != table {
+			table = s.table
+			fmt.Fprintf(&b, "[%s]\n", table)
+		}
 		fmt.Fprintf(&b, "%s = %s\n", s.key, s.value)
 	}
 	fmt.Fprintf(&b, "[projects.%s]\ntrust_level = \"trusted\"\n", quote(inWorkspace))
@@ -135,8 +140,8 @@ func quote(s string) string { return `"` + s + `"` }
 // start in it.
 func (j *job) argv() []string {
 	argv := []string{"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"}
-	for _, s := range j.providerSettings() {
-		argv = append(argv, "--config", s.key+"="+s.value)
+	for _, s := range j.settings() {
+		argv = append(argv, "--config", strings.TrimPrefix(s.table+"."+s.key, ".")+"="+s.value)
 	}
 	return append(argv, "--model", j.Model, "-")
 }
@@ -168,7 +173,7 @@ func relayEntry(port int, socket string) string {
 	return fmt.Sprintf("exec %s relay --listen 127.0.0.1:%d --connect %s -- ", inRelay, port, path.Join(inBroker, socket))
 }
 
-// admissionBudget is what a preparation is told.
+// prepareInput is what a preparation is told.
 func (j *job) prepareInput() PrepareInput {
-	return PrepareInput{Image: j.Image, Workspace: j.Workspace, SourceRoot: j.SourceRoot, RunID: j.RunID, Budget: storage.Budget(j.budget)}
+	return PrepareInput{Image: j.Image, Workspace: j.Workspace, SourceRoot: j.SourceRoot, RunID: j.RunID, Budget: j.budget}
 }

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,8 +60,8 @@ type setupJSON struct {
 		TimeoutS *float64 `json:"timeout_s"`
 	} `json:"prepare"`
 	Mounts      []Overlay         `json:"mounts"`
-	Bootstrap   textJSON          `json:"bootstrap"`
-	Prompt      *textJSON         `json:"prompt"`
+	Bootstrap   json.RawMessage   `json:"bootstrap"` // see textOf
+	Prompt      json.RawMessage   `json:"prompt"`
 	Metadata    json.RawMessage   `json:"metadata"`
 	Environment map[string]string `json:"environment"`
 }
@@ -73,30 +72,6 @@ type budgetJSON struct {
 	MaxEntries   *int64   `json:"max_entries"`
 	MaxFileBytes *int64   `json:"max_file_bytes"`
 	MinFreeBytes *int64   `json:"min_free_bytes"`
-}
-
-// textJSON is a string, or {"file":"/abs/path"} whose content it is.
-type textJSON struct {
-	Text string
-	File string
-}
-
-// UnmarshalJSON takes both forms.
-func (t *textJSON) UnmarshalJSON(data []byte) error {
-	if bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte(`"`)) {
-		return json.Unmarshal(data, &t.Text)
-	}
-	var f struct {
-		File string `json:"file"`
-	}
-	if err := strictjson.Decode(data, &f, strictjson.Limits{}); err != nil {
-		return err
-	}
-	if !filepath.IsAbs(f.File) {
-		return &strictjson.Error{Kind: strictjson.Type, Detail: "a file without an absolute path"}
-	}
-	t.File = f.File
-	return nil
 }
 
 // ParseOptions reads the JSON form of options, strictly: unknown members, members
@@ -182,16 +157,14 @@ func (b *budgetJSON) budget() *StorageBudget {
 func (s *setupJSON) setup() (*Setup, error) {
 	out := &Setup{Mounts: s.Mounts, Environment: s.Environment, Metadata: s.Metadata}
 	var err error
-	if out.Bootstrap, err = s.Bootstrap.read("workspaceSetup.bootstrap", maxBootstrap); err != nil {
+	if out.Bootstrap, err = textOf("workspaceSetup.bootstrap", s.Bootstrap, maxBootstrap); err != nil {
 		return nil, err
 	}
-	if s.Prompt != nil {
-		if out.Prompt, err = s.Prompt.read("workspaceSetup.prompt", maxPrompt); err != nil {
-			return nil, err
-		}
-		if out.Prompt == "" {
-			return nil, invalid("workspaceSetup.prompt", "it is empty")
-		}
+	if out.Prompt, err = textOf("workspaceSetup.prompt", s.Prompt, maxPrompt); err != nil {
+		return nil, err
+	}
+	if out.Prompt == "" && s.Prompt != nil {
+		return nil, invalid("workspaceSetup.prompt", "it is empty")
 	}
 	if s.Prepare != nil {
 		timeout := defaultPrepare
@@ -205,12 +178,22 @@ func (s *setupJSON) setup() (*Setup, error) {
 	return out, nil
 }
 
-// read gives the text itself or the content of its file.
-func (t textJSON) read(option string, most int64) (string, error) {
-	if t.File == "" {
-		return t.Text, nil
+// textOf reads a string, or {"file":"/abs/path"} whose content it is; "" when
+// there is neither.
+func textOf(option string, raw json.RawMessage, most int64) (string, error) {
+	if raw == nil {
+		return "", nil
 	}
-	data, err := readRegular(t.File, most)
+	if isText(raw) {
+		return text(raw), nil
+	}
+	var f struct {
+		File string `json:"file"`
+	}
+	if err := strictjson.Decode(raw, &f, strictjson.Limits{}); err != nil || !filepath.IsAbs(f.File) {
+		return "", invalid(option, `it is neither a string nor {"file": an absolute path}`)
+	}
+	data, err := readRegular(f.File, most)
 	if err != nil {
 		return "", invalid(option, "read its file: %w", err)
 	}

@@ -1,6 +1,0 @@
-package worker_test
-
-import (
-	_ "drawbridge/shared/store"
-	_ "drawbridge/shared/testkit"
-)
