@@ -108,11 +108,11 @@ func (s *splitter) next() (chunk, error) {
 			return out, io.EOF
 		case s.err != nil:
 			return chunk{}, s.err
-		case len(s.buf) > maxEvent:
+		case len(s.buf) == maxEvent:
 			return chunk{}, errEventTooLarge
 		}
 		if len(s.buf) == cap(s.buf) {
-			grown := make([]byte, len(s.buf), min(max(firstRead, 2*cap(s.buf)), maxEvent+1))
+			grown := make([]byte, len(s.buf), min(max(firstRead, 2*cap(s.buf)), maxEvent))
 			copy(grown, s.buf)
 			s.buf = grown
 		}
