@@ -1,13 +1,14 @@
 // Command kitrun installs, verifies and runs kits, and runs one worker in a locked-down container.
 //
-// This release has its command line; the commands that do the work answer
-// not_built_yet.
+// The commands on kits are in cmd_kit.go; those that answer not_built_yet are part
+// of the design and not of this release.
 package main
 
 import (
 	"context"
 	"io"
 	"os"
+	"slices"
 
 	"drawbridge/shared/service"
 )
@@ -21,12 +22,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // program is the command line.
 func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("kitrun",
-		"install", "verify", "list", "update", "uninstall", "unlock", "run", "status", "doctor", "worker", "storage")
+	planned := service.NotBuilt("kitrun", "run", "runs", "doctor", "worker", "storage")
 	return &service.Program{
 		Name: "kitrun", Short: "installs, verifies and runs kits",
 		Stdout: stdout, Stderr: stderr,
-		Plain:    true, // the exit statuses of kits' own tool
-		Commands: append(planned, service.Version("kitrun", stdout, nil)),
+		Plain: true, // the exit statuses of kits' own tool
+		Commands: slices.Concat(
+			kitCommands(stdout, stderr),
+			[]*service.Command{kitAlias(kitCommands(stdout, stderr))},
+			planned,
+			[]*service.Command{service.Version("kitrun", stdout, nil)},
+		),
 	}
 }
