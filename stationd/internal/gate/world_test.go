@@ -40,6 +40,8 @@ type world struct {
 	client *http.Client
 	bearer string
 	ticket string
+
+	shutdown func() // ends the gate and waits
 }
 
 // daemon is a plain HTTP server that keeps what it saw.
@@ -169,12 +171,15 @@ func (w *world) start(opts gate.Options) {
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	w.Cleanup(func() {
-		transport.CloseIdleConnections()
+	w.shutdown = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			w.Errorf("the gate ended with %v", err)
 		}
+	})
+	w.Cleanup(func() {
+		transport.CloseIdleConnections()
+		w.shutdown()
 	})
 }
 
