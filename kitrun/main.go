@@ -10,7 +10,10 @@ import (
 	"os"
 	"slices"
 
+	"drawbridge/kitrun/internal/operator"
 	"drawbridge/shared/service"
+	"drawbridge/shared/store"
+	"drawbridge/shared/strictjson"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
@@ -20,7 +23,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program(stdout, stderr).Main(ctx, args)
 }
 
-// program is the command line.
+// program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
 	planned := service.NotBuilt("kitrun", "run", "runs", "doctor", "worker", "storage")
 	return &service.Program{
@@ -34,4 +37,8 @@ func program(stdout, stderr io.Writer) *service.Program {
 			[]*service.Command{service.Version("kitrun", stdout, nil)},
 		),
 	}
+}
+
+func versionFacts() []strictjson.Member {
+	return []strictjson.Member{{Name: "store_schema", Value: store.SchemaVersion}}
 }
