@@ -1,7 +1,7 @@
 // Command kitrun installs, verifies and runs kits, and runs one worker in a locked-down container.
 //
-// The commands on kits are in cmd_kit.go; those that answer not_built_yet are part
-// of the design and not of this release.
+// The commands on kits are in cmd_kit.go, those on workers in internal/operator;
+// those that answer not_built_yet are part of the design and not of this release.
 package main
 
 import (
@@ -25,7 +25,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("kitrun", "run", "runs", "doctor", "worker", "storage")
+	planned := service.NotBuilt("kitrun", "run", "runs", "doctor")
 	return &service.Program{
 		Name: "kitrun", Short: "installs, verifies and runs kits",
 		Stdout: stdout, Stderr: stderr,
@@ -33,8 +33,9 @@ func program(stdout, stderr io.Writer) *service.Program {
 		Commands: slices.Concat(
 			kitCommands(stdout, stderr),
 			[]*service.Command{kitAlias(kitCommands(stdout, stderr))},
+			operator.Commands(stdout, stderr),
 			planned,
-			[]*service.Command{service.Version("kitrun", stdout, nil)},
+			[]*service.Command{service.Version("kitrun", stdout, versionFacts)},
 		),
 	}
 }
