@@ -224,8 +224,11 @@ func (d *docker) Kill(ctx context.Context, id string) error {
 
 func (d *docker) Remove(ctx context.Context, id string) error {
 	err := d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsNotFound(err) {
+	switch {
+	case errdefs.IsNotFound(err):
 		return errNoContainer
+	case errdefs.IsConflict(err): // another removes it just now
+		return nil
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 const (
 	removeWait  = 15 * time.Second
 	removeTries = 3
+	removePause = 500 * time.Millisecond // before the next try
 	removePoll  = 50 * time.Millisecond
 )
 
@@ -53,31 +54,23 @@ type Swept struct {
 func removeVerified(e Engine, id string) error {
 	ctx, stop := context.WithTimeout(context.Background(), removeWait)
 	defer stop()
-	var last error
-	for try := range removeTries {
-		err := e.Remove(ctx, id)
-		// Another may be removing it just now; the look decides.
-		for end := time.Now().Add(removeWait / removeTries); ; {
-			_, look := e.Inspect(ctx, id)
-			if errors.Is(look, errNoContainer) {
+	var refused, look error
+	for range removeTries {
+		refused = e.Remove(ctx, id)
+		patience := removeWait / removeTries // it may be under way
+		if refused != nil {
+			patience = removePause
+		}
+		for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(removePoll) {
+			if _, look = e.Inspect(ctx, id); errors.Is(look, errNoContainer) {
 				return nil
 			}
-			last = errors.Join(err, look)
-			if try == removeTries-1 && ctx.Err() != nil || !time.Now().Before(end) {
-				break
-			}
-			select {
-			case <-time.After(removePoll):
-				continue
-			case <-ctx.Done():
-			}
-			break
 		}
 	}
-	if last == nil {
-		last = errors.New("it is still there")
+	if refused == nil && look == nil {
+		return errors.New("it is still there")
 	}
-	return last
+	return errors.Join(refused, look)
 }
 
 // unverified is the error of a container that could not be proven gone.
