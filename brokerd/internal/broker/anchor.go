@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 	"drawbridge/shared/strictjson"
@@ -78,6 +79,7 @@ func (a anchor) write() error {
 	if err := dir.Sync(); err != nil {
 		return a.broken("its directory cannot be written")
 	}
+	crashpoint.At("anchor_written")
 	return nil
 }
 

@@ -127,7 +127,7 @@ func New(opt Options) (*Broker, error) {
 		opt.Beat = func() {}
 	}
 	b := &Broker{
-		opt: opt, log: opt.Log, vault: newVault(opt.Now, opt.Redactor), meter: &upstream.Meter{}, sessions: map[string]*session{},
+		opt: opt, log: opt.Log, vault: newVault(opt.Now, opt.Redactor), meter: upstream.NewMeter(), sessions: map[string]*session{},
 	}
 	ledger := ledger{b}
 	b.journal = upstream.NewJournal(ledger, opt.Log)

@@ -56,7 +56,11 @@ func (l ledger) Commit(ctx context.Context, batch upstream.Batch) ([]upstream.An
 	answers := make([]upstream.Answer, len(batch.Drafts))
 	var at []int // of the drafts that are tried
 	for i, d := range batch.Drafts {
-		if err := l.b.intact(ctx, d.Grant.ID); err != nil {
+		switch err := l.b.intact(ctx, d.Grant.ID); {
+		case errors.Is(err, upstream.ErrClosed):
+			answers[i].Refused = upstream.Capability
+			continue
+		case err != nil:
 			answers[i].Refused = upstream.Budget
 			continue
 		}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3"
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/store"
+)
+
+// lock takes the write lock of the Store, as a program that hangs in a transaction.
+func (w *world) lock() (release func()) {
+	w.t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "store.db")+"?_busy_timeout=20000")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
+		w.t.Fatal(err)
+	}
+	done := false
+	release = func() {
+		if done {
+			return
+		}
+		done = true
+		conn.ExecContext(context.Background(), "ROLLBACK")
+		conn.Close()
+		db.Close()
+	}
+	w.t.Cleanup(release)
+	return release
+}
+
+// full makes every write of a running brokerd beyond the files it has fail, as on a
+// disk that is full.
+func (d *child) full() (free func()) {
+	d.t.Helper()
+	var before unix.Rlimit
+	if err := unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1, Max: unix.RLIM_INFINITY}, &before); err != nil {
+		d.t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_FSIZE, &before, nil); err != nil {
+			d.t.Error(err)
+		}
+	}
+}
+
+// dial connects to a grant's endpoint and says nothing.
+func (w *world) dial(g lent) net.Conn {
+	w.t.Helper()
+	u, err := url.Parse(g.url())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// registered asks for the shared budget of a run, whose ledger file stands in a
+// private directory of the home.
+func (w *world) registered(run string, first bool) func(*store.NewGrant) {
+	w.t.Helper()
+	dir := filepath.Join(w.home, "ledger")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	return func(n *store.NewGrant) {
+		n.Request.RequestBindingDigest = fmt.Sprintf("sha256:%064x", run)
+		n.Request.LedgerFile, n.Request.Initialize, n.Request.MaxRequests = w.ledger(run), first, 5
+	}
+}
+
+func (w *world) ledger(run string) string { return filepath.Join(w.home, "ledger", run+".json") }
+
+// jwt is a token that ends at a time. It is not signed: nobody here verifies it.
+func jwt(end time.Time) string {
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	return "test-" + part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"exp":%d}`, end.Unix())) + ".c2lnbmF0dXJl"
+}
