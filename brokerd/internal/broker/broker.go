@@ -35,6 +35,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"drawbridge/brokerd/internal/upstream"
@@ -47,6 +48,7 @@ import (
 const (
 	CloseWait  = 5 * time.Second        // for the handlers of a grant that ends
 	poll       = 250 * time.Millisecond // behind the bell, for grants to take up or close
+	tamperWait = time.Second            // until a grant ends whose ledger file was touched
 	purgeEvery = time.Hour
 	purgePause = 50 * time.Millisecond
 	startWait  = 10 * time.Second // for the Store, when a grant is to be ended at the stop
@@ -112,7 +114,8 @@ type session struct {
 	budget     *store.Lease // nil: a budget of its own
 	unkeep     func()
 	anchor     *anchor
-	closing    bool
+	tampered   atomic.Int64 // ms when the anchor was found wrong; 0: never
+	closing    bool         // Broker.mu
 }
 
 // New makes a Broker.

@@ -48,6 +48,9 @@ func (b *Broker) over(ctx context.Context, g store.Grant, now int64) (reason str
 	case g.ExpiresAt <= now:
 		return store.CloseExpired, nil
 	}
+	if s := b.session(g.ID); s != nil && s.tampered.Load() != 0 && s.tampered.Load()+tamperWait.Milliseconds() <= now {
+		return string(fault.BudgetIntegrity), nil
+	}
 	gone, err := b.opt.Store.CreatorGone(ctx, g)
 	if gone {
 		reason = reasonCreatorGone

@@ -90,23 +90,22 @@ func answer(r store.DraftAnswer) upstream.Answer {
 }
 
 // intact checks the ledger file of a grant that has one. When it is not what it
-// must be the grant ends, and no later brokerd takes it up again.
+// must be nothing is reserved any more, and a pass ends the grant a moment later, so
+// that the refusal goes out first.
 func (b *Broker) intact(ctx context.Context, id string) error {
 	s := b.session(id)
-	if s == nil {
+	switch {
+	case s == nil:
 		return upstream.ErrClosed
-	}
-	if s.anchor == nil {
+	case s.anchor == nil:
 		return nil
+	case s.tampered.Load() != 0:
+		return fault.New(fault.BudgetIntegrity, "use the budget of grant %s: its ledger file was touched", id)
 	}
 	err := s.anchor.check()
-	if err == nil {
-		return nil
-	}
-	b.log.Error("the ledger file of a budget was touched; its grant ends", "grant_id", id, "err", err)
-	b.note(ctx, id, string(fault.BudgetIntegrity), "")
-	if _, askErr := b.opt.Store.RequestClose(ctx, id, string(fault.BudgetIntegrity)); askErr != nil {
-		b.log.Warn("close grant", "grant_id", id, "err", askErr)
+	if err != nil && s.tampered.CompareAndSwap(0, b.opt.Now().UnixMilli()) {
+		b.log.Error("the ledger file of a budget was touched; its grant ends", "grant_id", id, "err", err)
+		b.note(ctx, id, string(fault.BudgetIntegrity), "")
 	}
 	return err
 }
