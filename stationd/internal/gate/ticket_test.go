@@ -397,12 +397,8 @@ func TestGate_UnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, func(o *gate.Options, _ *gate.Bridge) { o.Listeners = append(o.Listeners, l) })
-	local := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}
-	defer local.CloseIdleConnections()
-	w.client.Transport = local
 	w.addr = "localhost"
+	w.dial = func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "unix", path) }
 	w.refused(w.get("/v1"), http.StatusUnauthorized, "unauthorized")
 	w.auth.Local("ada", os.Getuid())
 	r := w.request("GET", "/v1", nil)

@@ -36,6 +36,7 @@ type world struct {
 	daemon *daemon
 	bridge gate.Bridge
 	addr   string // of the gate, host:port
+	dial   dialer // to the gate
 	logs   *logs
 	client *http.Client
 	bearer string
@@ -49,7 +50,6 @@ type daemon struct {
 	mu      sync.Mutex
 	handler http.HandlerFunc
 	saw     []*http.Request
-	addr    string
 }
 
 func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -101,28 +101,43 @@ type setting func(*gate.Options, *gate.Bridge)
 
 func newWorld(tb testing.TB, settings ...setting) *world {
 	tb.Helper()
-	w := &world{TB: tb, auth: gatetest.New(), daemon: &daemon{}, logs: &logs{}}
-	w.daemon.addr = serveDaemon(tb, w.daemon)
-	l, err := gate.Listen(gate.DefaultListen)
+	front, err := gate.Listen(gate.DefaultListen)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w.addr = l.Addr().String()
+	back, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newWorldOn(tb, front, back, dialTCP(front), dialTCP(back), settings...)
+}
+
+type dialer = func(context.Context) (net.Conn, error)
+
+func dialTCP(l net.Listener) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	}
+}
+
+// newWorldOn has the gate at front and the daemon at back.
+func newWorldOn(tb testing.TB, front, back net.Listener, toFront, toBack dialer, settings ...setting) *world {
+	tb.Helper()
+	w := &world{TB: tb, auth: gatetest.New(), daemon: &daemon{}, logs: &logs{}, addr: front.Addr().String(), dial: toFront}
+	serveDaemon(tb, back, w.daemon)
 	opts := gate.Options{
-		Listeners: []net.Listener{l}, Authorizer: w.auth, Changes: w.auth.Changes(),
+		Listeners: []net.Listener{front}, Authorizer: w.auth, Changes: w.auth.Changes(),
 		Log: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	w.bridge = gate.Bridge{
-		Station: theStation, Attempt: 1, Port: theDaemon,
-		Dial: func(ctx context.Context) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "tcp", w.daemon.addr)
-		},
+		Station: theStation, Attempt: 1, Port: theDaemon, Dial: toBack,
 	}
 	for _, s := range settings {
 		s(&opts, &w.bridge)
 	}
 	w.people()
 	w.start(opts)
+	var err error
 	if w.route, err = w.gate.Open(w.bridge); err != nil {
 		tb.Fatal(err)
 	}
@@ -166,7 +181,10 @@ func (w *world) start(opts gate.Options) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
-	transport := &http.Transport{DisableCompression: true}
+	transport := &http.Transport{
+		DisableCompression: true,
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return w.dial(ctx) },
+	}
 	w.client = &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -183,18 +201,12 @@ func (w *world) start(opts gate.Options) {
 	})
 }
 
-// serveDaemon runs h on a loopback port until the test ends.
-func serveDaemon(tb testing.TB, h http.Handler) (addr string) {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+// serveDaemon runs h on l until the test ends.
+func serveDaemon(tb testing.TB, l net.Listener, h http.Handler) {
 	server := &http.Server{Handler: h, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	tb.Cleanup(func() { server.Close(); <-done })
-	return l.Addr().String()
 }
 
 // request makes an authorised request to the daemon's path.
@@ -251,7 +263,7 @@ func (w *world) credentials() string {
 // raw writes bytes to the gate and reads until the gate closes.
 func (w *world) raw(text string) string {
 	w.Helper()
-	c, err := net.Dial("tcp", w.addr)
+	c, err := w.dial(w.Context())
 	if err != nil {
 		w.Fatal(err)
 	}
