@@ -32,7 +32,7 @@ func (a *Adapter) Identify(ctx context.Context, proc agent.Process) (agent.Ident
 		out.Reason = err.Error()
 		return out, nil
 	}
-	all, err := a.live(ctx, proc.Home)
+	holders, err := a.live(ctx, proc.Home, e.Session)
 	if err != nil {
 		return out, fault.New(fault.ObservationUnavail, "read the sessions registry of Claude Code: %w", err)
 	}
@@ -46,7 +46,7 @@ func (a *Adapter) Identify(ctx context.Context, proc agent.Process) (agent.Ident
 	case found:
 		out.Files = []agent.Position{at}
 	}
-	if n := holders(all, e.Session); n > 1 {
+	if n := len(holders); n > 1 {
 		out.State = agent.Ambiguous
 		out.Reason = fmt.Sprintf("%d living processes have this session open", n)
 		return out, nil

@@ -74,7 +74,7 @@ func (a *Adapter) Threads(ctx context.Context, proc agent.Process) ([]agent.Thre
 	}
 	slices.SortFunc(out, func(x, y agent.Thread) int { return y.UpdatedAt.Compare(x.UpdatedAt) })
 	out = out[:min(len(out), maxThreads)]
-	all, liveErr := a.live(ctx, proc.Home)
+	all, liveErr := a.live(ctx, proc.Home, "")
 	kept := out[:0]
 	for _, t := range out {
 		if err := ctx.Err(); err != nil {

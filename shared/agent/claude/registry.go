@@ -225,10 +225,10 @@ type cachedEntry struct {
 	entry    entry
 }
 
-// live lists the entries of all living processes of one registry. An entry that
-// stays unreadable makes the whole answer unknown: it could be the second holder
-// of a session.
-func (a *Adapter) live(ctx context.Context, home string) ([]entry, error) {
+// live lists the entries of all living processes of one registry, or only those
+// that have one session open. An entry that stays unreadable makes the whole answer
+// unknown: it could be the second holder of a session.
+func (a *Adapter) live(ctx context.Context, home, session string) ([]entry, error) {
 	names, err := os.ReadDir(sessionsDir(home))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -245,41 +245,52 @@ func (a *Adapter) live(ctx context.Context, home string) ([]entry, error) {
 		if err != nil || pid <= 0 || d.Name() != strconv.Itoa(pid)+".json" {
 			continue // keys and whatever else: not read
 		}
+		path := filepath.Join(sessionsDir(home), d.Name())
+		if session != "" {
+			// Each pane asks this of all the others, so most of them cost one Lstat.
+			if e, _, known := a.unchanged(path); known && e.Session != session {
+				continue
+			}
+		}
 		info, err := process.Stat(pid)
 		if err != nil || info.Dead() {
 			continue
 		}
-		e, err := a.cached(ctx, filepath.Join(sessionsDir(home), d.Name()))
+		e, err := a.cached(ctx, path)
 		if errors.Is(err, errAbsent) || errors.Is(err, errNobody) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", pid, err)
 		}
-		if e.of(pid, info.Start) {
+		if e.of(pid, info.Start) && (session == "" || e.Session == session) {
 			out = append(out, e)
 		}
 	}
 	return out, nil
 }
 
-// cached reads a registry file unless it is known and has not changed.
-func (a *Adapter) cached(ctx context.Context, path string) (entry, error) {
+// unchanged gives the reading of a registry file that has not changed since; seen is
+// nil where the file cannot be seen.
+func (a *Adapter) unchanged(path string) (e entry, seen fs.FileInfo, known bool) {
 	seen, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return entry{}, errAbsent
-	}
 	if err != nil {
-		return entry{}, err
+		return entry{}, nil, false
 	}
 	a.mu.Lock()
 	c, ok := a.entries[path]
 	a.mu.Unlock()
-	if ok && c.id == journal.ID(seen) && c.size == seen.Size() && c.modified.Equal(seen.ModTime()) {
-		return c.entry, nil
+	return c.entry, seen, ok && c.id == journal.ID(seen) && c.size == seen.Size() && c.modified.Equal(seen.ModTime())
+}
+
+// cached reads a registry file unless it is known and has not changed.
+func (a *Adapter) cached(ctx context.Context, path string) (entry, error) {
+	e, seen, known := a.unchanged(path)
+	if known {
+		return e, nil
 	}
 	e, err := readEntry(ctx, path)
-	if err != nil || time.Since(seen.ModTime()) < settledAfter {
+	if err != nil || seen == nil || time.Since(seen.ModTime()) < settledAfter {
 		return e, err
 	}
 	a.mu.Lock()
@@ -289,15 +300,4 @@ func (a *Adapter) cached(ctx context.Context, path string) (entry, error) {
 	}
 	a.entries[path] = cachedEntry{journal.ID(seen), seen.Size(), seen.ModTime(), e}
 	return e, nil
-}
-
-// holders counts the living processes that have a session open.
-func holders(all []entry, session string) int {
-	n := 0
-	for _, e := range all {
-		if e.Session == session {
-			n++
-		}
-	}
-	return n
 }
