@@ -47,7 +47,7 @@ require (
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.50.0
-	golang.org/x/term v0.48.0 // indirect
+	golang.org/x/term v0.48.0
 )
 
 replace drawbridge/shared => ../shared
