@@ -14,30 +14,33 @@ const settleTime = 25 * time.Millisecond
 
 var errUnsettled = errors.New("it is being written")
 
-// settled gives the identity of an open file or directory that was not changed
-// just now. What changes while it waits is being written.
-func settled(fd int) (identity, error) {
-	first, err := identityAt(fd)
-	for id := first; ; id, err = identityAt(fd) {
-		if err != nil {
-			return identity{}, err
-		}
-		if id != first {
-			return identity{}, errUnsettled
-		}
-		age := since(max(id.ctime, id.mtime))
-		if age < -settleTime || age >= settleTime { // far ahead: stamped by another machine
-			return id, nil
-		}
-		time.Sleep(settleTime - age + time.Millisecond)
-	}
-}
+// settler knows the clock that stamps files, as it last looked.
+type settler struct{ now time.Duration }
 
-// since gives how long ago a stamp is on the clock that makes them.
-func since(stamp int64) time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
-		return settleTime
+// wait returns when id, the identity of fd, is of no change of just now. What
+// changes while it waits is being written.
+func (s *settler) wait(fd int, id identity) error {
+	stamp := time.Duration(max(id.ctime, id.mtime))
+	for s.now-stamp < settleTime { // a stamp that is old needs no look at the clock
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
+			return err
+		}
+		s.now = time.Duration(ts.Nano())
+		age := s.now - stamp
+		if age < -settleTime { // far ahead: stamped by another machine
+			return nil
+		}
+		if age < settleTime {
+			time.Sleep(settleTime - age + time.Millisecond)
+			again, err := identityAt(fd)
+			if err != nil {
+				return err
+			}
+			if again != id {
+				return errUnsettled
+			}
+		}
 	}
-	return time.Duration(now.Nano() - stamp)
+	return nil
 }

@@ -86,6 +86,7 @@ type walk struct {
 	ctx      context.Context
 	visit    visitor
 	skip     bool // pass by what is excluded
+	clock    settler
 	buf      []byte
 	entries  int
 	bytes    int64
@@ -97,7 +98,10 @@ func (w *walk) directory(fd int, rel string, depth int, excluded bool) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
 	}
-	before, err := settled(fd)
+	before, err := identityAt(fd)
+	if err == nil {
+		err = w.clock.wait(fd, before)
+	}
 	if err != nil {
 		return changedIfGone(err, rel)
 	}
@@ -155,7 +159,7 @@ func (w *walk) entry(parent int, rel, name string, depth int, excluded bool) err
 		}
 		return w.visit.leave(rel, id)
 	case unix.S_IFREG:
-		if id, err = settled(fd); err != nil {
+		if err := w.clock.wait(fd, id); err != nil {
 			return changedIfGone(err, rel)
 		}
 		if w.bytes += id.size; w.bytes > MaxBytes {
