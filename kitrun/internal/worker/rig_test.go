@@ -77,8 +77,16 @@ func newDocker(tb testing.TB) *rig {
 	r.opts.Image = image
 	r.deps.Engine = engine(tb, host)
 	dockertest.Sweep(tb, "drawbridge.store="+r.deps.Store.ID())
+	// A Store that knows the image needs no container of its own to look at it.
+	if err := r.deps.Store.SaveWorkerImage(context.Background(), store.WorkerImage{Image: image, HarnessVersion: fakeVersion,
+		HarnessDigest: "sha256:" + strings.Repeat("0", 64)}); err != nil {
+		tb.Fatal(err)
+	}
 	return r
 }
+
+// fakeVersion is what the fake codex calls itself.
+const fakeVersion = "0.0.0-fake"
 
 func engine(tb testing.TB, host string) worker.Engine {
 	tb.Helper()
@@ -94,9 +102,12 @@ func engine(tb testing.TB, host string) worker.Engine {
 	return e
 }
 
-func (r *rig) openStore() *store.Store {
+func (r *rig) openStore() *store.Store { return r.storeIn("store") }
+
+// storeIn opens the Store in a directory of the rig.
+func (r *rig) storeIn(name string) *store.Store {
 	r.Helper()
-	s, err := store.Open(context.Background(), store.Options{Dir: r.path("store"), Program: "kitrun"})
+	s, err := store.Open(context.Background(), store.Options{Dir: r.path(name), Program: "kitrun"})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -27,7 +27,6 @@ import (
 const (
 	publicAddr   = "203.0.113.1:80"
 	metadataAddr = "169.254.169.254:80"
-	resolverAddr = "203.0.113.53"
 	hostAddr     = "203.0.113.254" // an address of the host that is not the gateway
 	publicName   = "planks.example.org"
 	resolved     = "203.0.113.7"
@@ -51,7 +50,7 @@ const tableWait = 30 * time.Second
 // world is what the cells of the table are tried against.
 type world struct {
 	*testing.T
-	resolvers    [2]*nettest.Server // the configured one, and the host's own loopback
+	resolvers    [2]*nettest.Server // the configured one at an address of the host, and one on its loopback
 	service      string             // port of a host service on all addresses
 	workersName  string
 	workersAddr  string // gateway of the workers' network
@@ -66,7 +65,6 @@ type world struct {
 //
 // Proves worker 17.27 and worker 17.28
 func TestNetworkTable(t *testing.T) {
-	dockertest.Host(t) // the skip, or the failure of CI, is said once and outside
 	if nettest.Isolate(t) {
 		return
 	}
@@ -92,9 +90,7 @@ func TestNetworkTable(t *testing.T) {
 		}
 	})
 
-	isolated := func(w *world, services string) {
-		other, stop := w.other(worker.NetworkIsolated)
-		defer stop()
+	isolated := func(w *world, other, services string) {
 		before := w.asked()
 		elsewhere := isRefused
 		if services == isTimeout {
@@ -115,12 +111,20 @@ func TestNetworkTable(t *testing.T) {
 			w.Errorf("the name servers were asked %d times", got-before)
 		}
 	}
-	t.Run("isolated", func(t *testing.T) { isolated(w.in(t), isOpen) })
+	t.Run("isolated", func(t *testing.T) {
+		w := w.in(t)
+		other, stop := w.other(worker.NetworkIsolated)
+		defer stop()
+		isolated(w, other, isOpen)
+	})
 	t.Run("isolated with host rules", func(t *testing.T) {
 		w := w.in(t)
+		// Before the rules, which let no answer through to the host's own look at it.
+		other, stop := w.other(worker.NetworkIsolated)
+		defer stop()
 		before := w.firewall()
 		w.rules("apply")
-		isolated(w, isTimeout)
+		isolated(w, other, isTimeout)
 		once := w.firewall()
 		w.rules("apply")
 		if twice := w.firewall(); twice != once {
@@ -171,15 +175,15 @@ func TestNetworkTable(t *testing.T) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	var here *nettest.World
-	outside := nettest.NewWorld(t, "pub", hostAddr+"/24", "203.0.113.1/24", resolverAddr+"/24")
+	outside := nettest.NewWorld(t, "pub", hostAddr+"/24", "203.0.113.1/24")
 	metadata := nettest.NewWorld(t, "meta", "169.254.169.1/24", "169.254.169.254/24")
 	for _, s := range []*nettest.Server{outside.TCP(t, publicAddr), metadata.TCP(t, metadataAddr)} {
 		nettest.Dial(t, s.Addr)
 	}
 	w := &world{T: t, workersName: "drawbridge-workers"}
-	w.resolvers[0] = outside.Names(t, resolverAddr+":53", net.ParseIP(resolved))
+	w.resolvers[0] = here.Names(t, hostAddr+":53", net.ParseIP(resolved))
 	w.resolvers[1] = here.Names(t, "127.0.0.1:53", net.ParseIP(resolved))
-	nettest.Resolver(t, resolverAddr)
+	nettest.Resolver(t, hostAddr)
 	w.service = port(here.TCP(t, "0.0.0.0:0"))
 	nettest.Engine(t)
 
@@ -190,14 +194,30 @@ func newWorld(t *testing.T) *world {
 	}
 	w.workersAddr = network.Gateway.String()
 	w.workersPort = port(here.TCP(t, w.workersAddr+":0"))
-	var bridge struct {
-		IPAM struct{ Config []struct{ Gateway string } }
-	}
-	dockertest.Call(t, http.MethodGet, "/networks/bridge", nil, &bridge)
-	w.bridgeAddr = bridge.IPAM.Config[0].Gateway
+	w.bridgeAddr = deviceAddr(t, "docker0")
 	w.bridgePort = port(here.TCP(t, w.bridgeAddr+":0"))
 	w.brokerSocket = model(t)
 	return w
+}
+
+// deviceAddr is the IPv4 address of an interface.
+func deviceAddr(t *testing.T, name string) string {
+	t.Helper()
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := device.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		if ip, _, err := net.ParseCIDR(addr.String()); err == nil && ip.To4() != nil {
+			return ip.String()
+		}
+	}
+	t.Fatalf("%s has no IPv4 address: %v", name, addrs)
+	return ""
 }
 
 func port(s *nettest.Server) string {
@@ -331,16 +351,17 @@ func (w *world) firewall() string {
 	return string(out)
 }
 
-// The stand-in for a name server would be asked by an internal network, too, if
-// the worker did not name a server of its own: the reason for that setting.
+// A name server at an address of the host is asked from an internal network, too,
+// when the worker names no server of its own: the reason for that setting, and the
+// proof that the silence of the table means something.
 func TestNetworkTable_Resolver(t *testing.T) {
-	dockertest.Host(t)
 	if nettest.Isolate(t) {
 		return
 	}
-	outside := nettest.NewWorld(t, "pub", hostAddr+"/24", resolverAddr+"/24")
-	names := outside.Names(t, resolverAddr+":53", net.ParseIP(resolved))
-	nettest.Resolver(t, resolverAddr)
+	var here *nettest.World
+	nettest.NewWorld(t, "pub", hostAddr+"/24") // the host has the address
+	names := here.Names(t, hostAddr+":53", net.ParseIP(resolved))
+	nettest.Resolver(t, hostAddr)
 	nettest.Engine(t)
 	image := dockertest.FakeImage(t)
 	label := map[string]string{"drawbridge.test": "resolver-" + fmt.Sprint(os.Getpid())}
