@@ -359,7 +359,7 @@ func TestNetworkTable_Resolver(t *testing.T) {
 		return
 	}
 	var here *nettest.World
-	nettest.NewWorld(t, "pub", hostAddr+"/24") // the host has the address
+	nettest.NewWorld(t, "pub", hostAddr+"/24", "203.0.113.1/24") // gives the host the address
 	names := here.Names(t, hostAddr+":53", net.ParseIP(resolved))
 	nettest.Resolver(t, hostAddr)
 	nettest.Engine(t)
