@@ -1,0 +1,200 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"drawbridge/shared/store"
+)
+
+// What grant prints is what a worker needs, once; evidence, status and revoke work on
+// the Store, with a brokerd and without.
+func TestCommands_GrantToRevoke(t *testing.T) {
+	w := newWorld(t)
+	d := w.serve()
+	out, status := w.brokerd("grant", "-auth-file", w.auth, "-model", model, "-run", "run-1", "-ttl", "10m", "-base-path", "/v1", "-max-requests", "3")
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, out)
+	}
+	var given struct {
+		BaseURL       string `json:"base_url"`
+		Capability    string `json:"capability"`
+		Model         string `json:"model"`
+		GrantID       string `json:"grant_id"`
+		TransportMode string `json:"transport_mode"`
+		ExpiresAt     int64  `json:"expires_at"`
+	}
+	decoder := json.NewDecoder(strings.NewReader(out))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&given); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	row, err := w.Grant(t.Context(), given.GrantID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given.Model != model || given.BaseURL != row.BaseURL || !strings.HasSuffix(given.BaseURL, "/v1") || given.TransportMode != "mocked-test-only" ||
+		given.ExpiresAt != row.ExpiresAt || row.ExpiresAt-row.CreatedAt != (10*time.Minute).Milliseconds() || row.CredentialRef != w.auth {
+		t.Errorf("got %s of %+v", out, row)
+	}
+	g := lent{row, given.Capability, w}
+	g.post(200)
+	g.outcomes()
+
+	if out, status := w.brokerd("evidence", g.ID); status != 0 || !strings.HasPrefix(out, `[{"seq":1,"grant_id":"`+g.ID) {
+		t.Errorf("evidence: %d, %s", status, out)
+	}
+	out, status = w.brokerd("status", "-json")
+	var st struct {
+		Serving   bool
+		Endpoints []map[string]any
+		Grants    []map[string]any
+	}
+	if err := json.Unmarshal([]byte(out), &st); err != nil || status != 0 {
+		t.Fatalf("%s: %v", out, err)
+	}
+	if !st.Serving || len(st.Endpoints) != 1 || len(st.Grants) != 1 || st.Grants[0]["forwarded"] != 1.0 || st.Grants[0]["measured_input"] != 10.0 {
+		t.Errorf("status: %s", out)
+	}
+	if text, _ := w.brokerd("status"); !strings.Contains(text, "a brokerd serves this Store") || !strings.Contains(text, g.ID) {
+		t.Errorf("status: %s", text)
+	}
+	if out, status := w.brokerd("revoke", "-run", "run-1"); status != 0 || out != g.ID+" revoked\n" {
+		t.Errorf("revoke: %d, %q", status, out)
+	}
+	g.post401(t)
+	if out, status := w.brokerd("revoke", g.ID); status != 0 || out != g.ID+" revoked\n" {
+		t.Errorf("revoke again: %d, %q", status, out)
+	}
+
+	left := w.lend(nil)
+	d.signal(syscall.SIGKILL).exits(-1)
+	if out, status := w.brokerd("revoke", "-all"); status != 0 || !strings.HasPrefix(out, left.ID+" opens nothing any more; no brokerd serves") {
+		t.Errorf("revoke with nobody there: %d, %q", status, out)
+	}
+	if text, _ := w.brokerd("status"); !strings.Contains(text, "no brokerd serves this Store") || !strings.Contains(text, "to be closed") {
+		t.Errorf("status: %s", text)
+	}
+	if out, status := w.brokerd("evidence", left.ID); status != 0 || out != "[]\n" {
+		t.Errorf("evidence: %d, %q", status, out)
+	}
+	w.serve()
+	left.becomes(store.GrantRevoked)
+}
+
+// A second name for the credential's directory is the same file; a link in the place
+// of the file is refused by brokerd, not followed by grant.
+func TestCommands_CredentialPath(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	alias := filepath.Join(w.home, "alias")
+	if err := os.Symlink(w.home, alias); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := w.brokerd("grant", "-auth-file", filepath.Join(alias, "auth.json"), "-model", model); status != 0 {
+		t.Errorf("by a linked directory: %d, %s", status, out)
+	}
+	if err := os.Symlink(w.auth, filepath.Join(w.home, "link.json")); err != nil {
+		t.Fatal(err)
+	}
+	out, status := w.brokerd("grant", "-auth-file", filepath.Join(w.home, "link.json"), "-model", model, "-json")
+	if status != 1 || !strings.Contains(out, `"error":"credential_permissions"`) {
+		t.Errorf("by a link: %d, %s", status, out)
+	}
+}
+
+// With nobody there a grant is not left behind for a brokerd that comes later: its
+// capability is known to nobody.
+func TestCommands_GrantWithoutBrokerd(t *testing.T) {
+	w := newWorld(t)
+	out, status := w.brokerd("grant", "-auth-file", w.auth, "-model", model, "-json")
+	if status != 69 || !strings.Contains(out, `"error":"broker_unavailable"`) {
+		t.Fatalf("got %d, %s", status, out)
+	}
+	all, err := w.OpenGrants(t.Context())
+	if err != nil || len(all) != 1 || all[0].CloseReason != "not_taken_out" {
+		t.Fatalf("got %+v, %v", all, err)
+	}
+	w.serve()
+	(lent{all[0], "", w}).becomes(store.GrantClosed)
+}
+
+// Mistakes of the command line, by status. Proves broker 18.27 for hosts that are not
+// loopback, and 18.26 for flags and the environment.
+func TestCommands_Refused(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	list := func(args ...string) []string { return args }
+	serve := func(args ...string) []string { return append(list("serve"), args...) }
+	grant := func(args ...string) []string {
+		return append(list("grant", "-auth-file", w.auth, "-model", model), args...)
+	}
+	for _, tc := range []struct {
+		args []string
+		want int
+	}{
+		{serve("-test-upstream", "http://192.0.2.1:80"), 2},
+		{serve("-test-upstream", "https://127.0.0.1:80"), 2},
+		{serve("-test-upstream", "http://localhost:80"), 2},
+		{serve("-test-upstream", "http://127.0.0.1"), 2},
+		{serve("-test-upstream", "http://127.0.0.1:80/x"), 2},
+		{serve("-test-upstream", "http://u@127.0.0.1:80"), 2},
+		{serve("-upstream-origin", "https://example.com"), 2},
+		{serve("-listen", "localhost"), 2},
+		{serve("-advertise-host", "example.com"), 2},
+		{serve("-relay-port", "0"), 2},
+		{serve("-relay-port", "65536"), 2},
+		{serve("-metrics", "0.0.0.0:0"), 2},
+		{serve("-upstream-proxy", "127.0.0.1:1"), 2},
+		{serve("-upstream-proxy", "http://u:p@127.0.0.1:1"), 2},
+		{serve("-ca-file", "/nonexistent"), 2},
+		{serve("-ca-file", w.auth), 2},
+		{serve("-allow-request-header", "authorization"), 2},
+		{serve("-allow-request-header", "x-forwarded-for"), 2},
+		{serve("-allow-request-header", "openai-organization"), 2},
+		{serve("-listen", "127.0.0.1"), 75},
+		{grant("-upstream-origin", "https://example.com/v1"), 1},
+		{grant("-upstream-origin", w.URL), 1},
+		{grant("-upstream-origin", "https://api.openai.com/v1/"), 1},
+		{grant("-base-path", "/v2"), 1},
+		{grant("-max-requests", "10001"), 1},
+		{grant("-ttl", "25h"), 1},
+		{grant("-reasoning-effort", "most"), 1},
+		{grant("left over"), 2},
+		{list("grant", "-model", model), 2},
+		{list("grant", "-auth-file", w.auth), 1},
+		{list("revoke"), 2},
+		{list("revoke", "-all", "bg_1"), 2},
+		{list("revoke", "bg_unknown"), 1},
+		{list("evidence"), 2},
+		{list("evidence", "bg_unknown"), 1},
+	} {
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			if out, status := w.brokerd(tc.args...); status != tc.want {
+				t.Errorf("got %d, want %d: %s", status, tc.want, out)
+			}
+		})
+	}
+	if w.seen() != 0 {
+		t.Errorf("the provider saw %d", w.seen())
+	}
+}
+
+// The file and the environment take what the flags take; the environment has no
+// origin to offer.
+func TestCommands_Settings(t *testing.T) {
+	w := newWorld(t)
+	config := w.write("brokerd.json", fmt.Sprintf(`{"listen":["127.0.0.1"],"test-upstream":%q,"deny-body-key":["background","previous_response_id"],"network":"n"}`, w.URL))
+	d := w.start(false, "-config", config, "BROKERD_RELAY_PORT=9000", "OPENAI_BASE_URL=http://192.0.2.1", "BROKERD_UPSTREAM_ORIGIN=http://192.0.2.1").told("READY=1")
+	g := w.lend(nil)
+	g.post(200)
+	d.signal(syscall.SIGTERM).exits(0)
+	bad := w.write("bad.json", `{"upstream-origin":"https://example.com"}`)
+	w.start(false, "-config", bad).exits(2)
+}
