@@ -21,12 +21,7 @@ import (
 	"drawbridge/shared/testkit/dockertest"
 )
 
-func TestMain(m *testing.M) {
-	if role := os.Getenv(roleVariable); role != "" {
-		os.Exit(asController(role))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a workspace with all that a run needs, and a Store of its own.
 type rig struct {

@@ -295,7 +295,9 @@ func (r *run) finish(ctx context.Context, end ending) (Receipt, error) {
 	err := r.outputs(&receipt, end)
 	digest := ""
 	if err == nil {
-		digest, err = r.arts.receipt(receipt)
+		if digest, err = r.arts.receipt(receipt); err == nil {
+			crashpoint.At("worker_receipt")
+		}
 	}
 	r.ended(removal, digest)
 	r.emit(func(e *Event) {

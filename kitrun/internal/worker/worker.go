@@ -27,9 +27,9 @@
 // after it (created), before it starts (running) and when it is gone (removed).
 // The container carries the invocation and the Store as labels, so that one made
 // just before a crash is found without its row. Sweep removes what a killed
-// kitrun left, and invents no receipt. Crash points: worker_admitted,
-// worker_made, worker_created, worker_running, worker_started, worker_turn,
-// worker_gone, worker_ended.
+// kitrun left, and invents no receipt. Crash points, some of them in the Store:
+// worker_admitted, worker_made, worker_created, worker_running, worker_started,
+// worker_turn, worker_gone, worker_receipt, worker_ended.
 package worker
 
 import (
