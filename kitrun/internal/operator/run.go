@@ -248,7 +248,7 @@ func (s *session) counted(ctx context.Context) (progress.Lent, bool) {
 	if err != nil {
 		return progress.Lent{}, false
 	}
-	return progress.Lent{Requests: g.Forwarded, InputTokens: g.MeasuredInput, OutputTokens: g.MeasuredOutput}, true
+	return progress.Lent{Requests: g.Forwarded, Refused: g.Refused, InputTokens: g.MeasuredInput, OutputTokens: g.MeasuredOutput}, true
 }
 
 // open opens Store and engine and runs the group.
@@ -366,7 +366,9 @@ func (s *session) borrow(ctx context.Context) (giveBack func() error, err error)
 		return nothing, s.findSocket(ctx)
 	}
 	loan, err := s.lender.Lend(ctx, lender.Ask{
-		AuthFile: s.auth, Model: s.options.Model, ReasoningEffort: effort(s.options), MaxRequests: s.requests,
+		// The grant is bound to an effort that was named. To models that it does not
+		// know Codex names none, whatever it was told.
+		AuthFile: s.auth, Model: s.options.Model, ReasoningEffort: s.options.ReasoningEffort, MaxRequests: s.requests,
 		Endpoint: s.reach.Endpoint, RemoteCIDR: s.reach.CIDR, RunID: s.options.RunID, OwnerID: s.options.OwnerID,
 		Life: min(s.options.Timeout+lentBeyond, store.GrantLifeMost),
 	})
@@ -384,14 +386,6 @@ func (s *session) borrow(ctx context.Context) (giveBack func() error, err error)
 	s.options.ProviderProxy = &worker.ProviderProxy{BaseURL: loan.BaseURL, Capability: loan.Capability, Model: loan.Model}
 	s.options.BrokerSocket = loan.Socket()
 	return giveBack, nil
-}
-
-// effort is what the run asks for; the grant is bound to it.
-func effort(o worker.Options) string {
-	if o.ReasoningEffort == "" {
-		return "medium"
-	}
-	return o.ReasoningEffort
 }
 
 // findSocket finds the broker's socket for a capability that somebody else took out.

@@ -59,6 +59,7 @@ func ModeFor(stderr io.Writer, events bool) Mode {
 // Lent is what the broker has counted of a run so far.
 type Lent struct {
 	Requests     int64 `json:"requests"`
+	Refused      int64 `json:"refused"` // not what the capability allows
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
 }

@@ -83,7 +83,7 @@ func TestProgress_Lines(t *testing.T) {
 			e.Events, e.Codex, e.Item = i+1, "item.completed", "command_execution"
 			p.Event(e)
 		}
-		lent = progress.Lent{Requests: 2, InputTokens: 12345, OutputTokens: 678}
+		lent = progress.Lent{Requests: 2, Refused: 1, InputTokens: 12345, OutputTokens: 678}
 		time.Sleep(6500 * time.Millisecond)
 		e.State, e.Reason, e.InputTokens, e.OutputTokens = worker.StateEnding, "timeout", 20000, 900
 		p.Event(e)
@@ -91,8 +91,8 @@ func TestProgress_Lines(t *testing.T) {
 	want := []string{
 		"kitrun: 0:00 admitted; disk 1.5 KiB in 1 entry",
 		"kitrun: 0:00 running; disk 1.5 KiB in 1 entry",
-		"kitrun: 0:10 running; 5 events, last item.completed command_execution; 2 requests, tokens 12,345 in, 678 out; disk 1.5 KiB in 1 entry",
-		"kitrun: 0:11 ending (timeout); 5 events, last item.completed command_execution; tokens 20,000 in, 900 out; disk 1.5 KiB in 1 entry",
+		"kitrun: 0:10 running; 5 events, last item.completed command_execution; 2 requests and 1 refused; tokens 12,345 in, 678 out; disk 1.5 KiB in 1 entry",
+		"kitrun: 0:11 ending (timeout); 5 events, last item.completed command_execution; 2 requests and 1 refused; tokens 20,000 in, 900 out; disk 1.5 KiB in 1 entry",
 	}
 	if diff := cmp.Diff(want, out.lines()); diff != "" {
 		t.Error(diff)

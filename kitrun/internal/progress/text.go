@@ -29,15 +29,18 @@ func (p *Progress) text() string {
 		}
 		parts = append(parts, fmt.Sprintf("%s, last %s", many(int64(e.Events), "event"), last))
 	}
-	switch in, out := e.InputTokens, e.OutputTokens; {
-	case in >= 0 && out >= 0:
-		parts = append(parts, Tokens(in, out))
-	case p.known && p.lent.Requests > 0:
+	if p.known && p.lent.Requests+p.lent.Refused > 0 {
 		text := many(p.lent.Requests, "request")
-		if p.lent.InputTokens+p.lent.OutputTokens > 0 {
-			text += ", " + Tokens(p.lent.InputTokens, p.lent.OutputTokens)
+		if p.lent.Refused > 0 {
+			text += fmt.Sprintf(" and %s refused", grouped(p.lent.Refused))
 		}
 		parts = append(parts, text)
+	}
+	switch in, out := e.InputTokens, e.OutputTokens; {
+	case in >= 0 && out >= 0: // the turn's own count, which comes at its end
+		parts = append(parts, Tokens(in, out))
+	case p.known && p.lent.InputTokens+p.lent.OutputTokens > 0:
+		parts = append(parts, Tokens(p.lent.InputTokens, p.lent.OutputTokens))
 	}
 	if e.ObservedBytes >= 0 && e.ObservedEntries >= 0 {
 		parts = append(parts, fmt.Sprintf("disk %s in %s", Bytes(e.ObservedBytes), many(e.ObservedEntries, "entry")))
