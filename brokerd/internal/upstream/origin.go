@@ -49,7 +49,7 @@ func ParseTestOrigin(value string) (string, error) {
 		return refuse("its scheme is not http")
 	}
 	addr, err := netip.ParseAddrPort(u.Host)
-	if err != nil || !addr.Addr().IsLoopback() || addr.Addr().Zone() != "" || addr.Port() == 0 {
+	if err != nil || !addr.Addr().IsLoopback() || addr.Addr().Is4In6() || addr.Addr().Zone() != "" || addr.Port() == 0 {
 		return refuse("its host is no loopback address with a port")
 	}
 	if u.Path != "" && u.Path != "/v1" {

@@ -264,7 +264,7 @@ func (c *call) credentials() Refusal {
 	case err != nil:
 		c.h.opt.Log.Warn("the credential of a grant cannot be used", "grant", c.grant.ID, "err", err)
 		return Unreachable
-	case c.grant.Origin != OriginFor(c.grant.Kind) || c.credential.Secret.IsZero():
+	case c.grant.Origin == "" || c.grant.Origin != OriginFor(c.grant.Kind) || c.credential.Secret.IsZero():
 		c.h.opt.Log.Error("a grant names an origin that its credential does not belong to", "grant", c.grant.ID)
 		return Unreachable
 	case c.h.opt.TestOrigin != "" && !strings.HasPrefix(c.credential.Secret.Reveal(), TestPrefix):

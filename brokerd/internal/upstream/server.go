@@ -33,7 +33,9 @@ func Server(h *Handler) *http.Server {
 		MaxHeaderBytes:    headerBlock - 4096, // net/http adds 4096
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       keepAliveWait,
-		ErrorLog:          slog.NewLogLogger(h.opt.Log.Handler(), slog.LevelDebug),
+
+		DisableGeneralOptionsHandler: true, // it would answer without a capability
+		ErrorLog:                     slog.NewLogLogger(h.opt.Log.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},
