@@ -156,7 +156,7 @@ func sample(opts redact.Options) *redact.Redactor {
 	return r
 }
 
-// Proves station 17 D1, D3, D4 and D6.
+// Proves station 17.D1, 17.D3, 17.D4 and 17.D6.
 func TestText(t *testing.T) {
 	r := sample(redact.Options{})
 	for _, tc := range cases {
@@ -169,7 +169,7 @@ func TestText(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("Text (-want +got):\n%s", diff)
 			}
-			// Proves station 17 D5: redacting twice changes nothing.
+			// Proves station 17.D5: redacting twice changes nothing.
 			if again := r.Text(got); again != got {
 				t.Errorf("second pass: %q, then %q", got, again)
 			}
@@ -183,7 +183,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// Proves station 17 D2: every input cut at every byte, into two pieces and into
+// Proves station 17.D2: every input cut at every byte, into two pieces and into
 // single bytes, gives the same as whole.
 func TestStream_CutAnywhere(t *testing.T) {
 	r := sample(redact.Options{})
@@ -352,7 +352,7 @@ func FuzzRedact(f *testing.F) {
 	})
 }
 
-// Proves station 17 D8, the half about quadratic cases: eight times the text
+// Proves station 17.D8, the half about quadratic cases: eight times the text
 // would take 64 times as long; 24 leaves room for noise.
 func TestText_Linear(t *testing.T) {
 	runtime.LockOSThread()

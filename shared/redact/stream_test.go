@@ -12,7 +12,7 @@ import (
 	"drawbridge/shared/redact"
 )
 
-// Proves station 17 D7: a secret split over two writes with a second between
+// Proves station 17.D7: a secret split over two writes with a second between
 // them is not shown, and what is not the beginning of one is, after a moment.
 func TestStream_Idle(t *testing.T) {
 	for _, tc := range []struct{ name, first, shown, second, all string }{
