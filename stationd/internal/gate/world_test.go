@@ -37,6 +37,7 @@ type world struct {
 	bridge gate.Bridge
 	addr   string // of the gate, host:port
 	dial   dialer // to the gate
+	toBack dialer // to the daemon
 	logs   *logs
 	client *http.Client
 	bearer string
@@ -123,7 +124,7 @@ func dialTCP(l net.Listener) dialer {
 // newWorldOn has the gate at front and the daemon at back.
 func newWorldOn(tb testing.TB, front, back net.Listener, toFront, toBack dialer, settings ...setting) *world {
 	tb.Helper()
-	w := &world{TB: tb, auth: gatetest.New(), daemon: &daemon{}, logs: &logs{}, addr: front.Addr().String(), dial: toFront}
+	w := &world{TB: tb, auth: gatetest.New(), daemon: &daemon{}, logs: &logs{}, addr: front.Addr().String(), dial: toFront, toBack: toBack}
 	serveDaemon(tb, back, w.daemon)
 	opts := gate.Options{
 		Listeners: []net.Listener{front}, Authorizer: w.auth, Changes: w.auth.Changes(),
