@@ -85,10 +85,18 @@ func (j *job) locked(storeID string) Spec {
 			{"core", 0, 0}, {"fsize", j.budget.MaxFileBytes, j.budget.MaxFileBytes}, {"nofile", maxOpenFiles, maxOpenFiles},
 		},
 		Tmpfs: map[string]string{
-			inTmp:       "rw,nosuid,nodev,size=" + strconv.FormatInt(j.limits.TmpBytes, 10),
+			inTmp:       "rw,nosuid,nodev,size=" + size(j.limits.TmpBytes),
 			inCodexHome: fmt.Sprintf("rw,nosuid,nodev,size=%s,mode=0700,uid=%d,gid=%d", codexHomeSize, j.uid, j.gid),
 		},
 	}
+}
+
+// size writes whole GiB as such, as the table of worker §4 has it.
+func size(n int64) string {
+	if n%(1<<30) == 0 {
+		return strconv.FormatInt(n>>30, 10) + "g"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // setting is one value of codex's configuration, as TOML.

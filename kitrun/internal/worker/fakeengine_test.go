@@ -30,6 +30,7 @@ type fakeEngine struct {
 	stdout string // what the worker writes
 	stderr string
 	status int
+	hang   bool // the worker does not end by itself
 
 	info    func(map[string]any)                       // changes /info
 	inspect func(c *fakeContainer, doc map[string]any) // changes what an inspection says
@@ -44,6 +45,7 @@ type fakeEngine struct {
 	network    map[string]any
 	seq        int
 	stop       chan struct{}
+	vanish     func() // ends the engine at once
 }
 
 type fakeContainer struct {
@@ -69,9 +71,13 @@ func newFake(tb testing.TB) (*rig, *fakeEngine) {
 	}
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: f}}
 	server.Start()
-	tb.Cleanup(func() {
+	f.vanish = sync.OnceFunc(func() {
 		close(f.stop)
+		l.Close()
 		server.CloseClientConnections()
+	})
+	tb.Cleanup(func() {
+		f.vanish()
 		server.Close()
 	})
 	r.deps.Engine = engine(tb, "unix://"+socket)
@@ -335,6 +341,13 @@ func (f *fakeEngine) attach(w http.ResponseWriter, c *fakeContainer) {
 	c.stdin, _ = io.ReadAll(rw)
 	frame(conn, 1, f.stdout)
 	frame(conn, 2, f.stderr)
+	if f.hang {
+		select {
+		case <-c.exit:
+		case <-f.stop:
+		}
+		return
+	}
 	f.end(c, f.status)
 }
 

@@ -80,20 +80,21 @@ func (j *job) connect(ctx context.Context, d Deps, id identity) (network, error)
 
 // connectSocket mounts the broker's socket and the program that leads to it.
 func (j *job) connectSocket(d Deps, n network) (network, error) {
-	unqualified := func(format string, args ...any) error {
+	unqualified := func(format string, args ...any) *fault.Error {
 		return fault.New(fault.NetworkUnqualified, "connect the worker by a socket: "+format, args...)
+	}
+	if j.BrokerSocket == "" {
+		return n, unqualified("no socket of a broker is known").WithHint("the broker must listen on one: brokerd serve --listen unix:PATH")
 	}
 	socket, err := filepath.EvalSymlinks(j.BrokerSocket)
 	if err != nil {
-		return n, unqualified("the broker's socket: %w", bare(err)).(*fault.Error).
-			WithHint("the broker must listen on a socket: brokerd serve --listen unix:PATH")
+		return n, unqualified("the broker's socket: %w", bare(err))
 	}
 	if err := privateSocket(socket); err != nil {
 		return n, unqualified("the broker's socket: %w", err)
 	}
 	if d.Relay == "" {
-		return n, unqualified("station-shim, which is mounted as the relay, was not found").(*fault.Error).
-			WithHint("install station-shim beside kitrun")
+		return n, unqualified("station-shim, which is mounted as the relay, was not found").WithHint("install station-shim beside kitrun")
 	}
 	relay, err := filepath.EvalSymlinks(d.Relay)
 	if err != nil {

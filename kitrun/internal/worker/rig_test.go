@@ -225,3 +225,11 @@ func wantCode(tb testing.TB, err error, want fault.Code) {
 		tb.Fatalf("got %s (%v), want %s", got, err, want)
 	}
 }
+
+// hintOf gives the hint of an error.
+func hintOf(err error) string {
+	if f, ok := fault.As(err); ok {
+		return f.Hint
+	}
+	return ""
+}

@@ -367,6 +367,32 @@ func TestRun_EngineFails(t *testing.T) {
 	})
 }
 
+// An engine that goes away in the middle of a turn: nothing more is known of the
+// container, the receipt says so, and the row stays for a sweep.
+func TestRun_EngineGone(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	f.stdout = lines(thread, begun)
+	f.hang = true
+	r.deps.Progress = func(e worker.Event) {
+		if e.Codex == "turn.started" {
+			f.vanish()
+		}
+	}
+	receipt, err := worker.Run(t.Context(), r.opts, r.deps)
+	wantCode(t, err, fault.RemovalUnverified)
+	if receipt.Schema == "" || receipt.Completed || receipt.ContainerRemoved || receipt.Terminal.Status != nil {
+		t.Errorf("got %+v", receipt)
+	}
+	if got := r.file(".receipt.json"); !strings.Contains(got, `"container_removed": false`) || !strings.Contains(got, `"status": null`) {
+		t.Error("the receipt is not what was seen")
+	}
+	row, err := r.deps.Store.Worker(t.Context(), r.opts.InvocationID)
+	if err != nil || row.State != "unverified" || row.ReceiptDigest == "" {
+		t.Errorf("row %+v, %v", row, err)
+	}
+}
+
 // What happens is told in order, and the last word says how it ended.
 func TestRun_Progress(t *testing.T) {
 	r, f := newFake(t)

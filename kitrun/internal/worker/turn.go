@@ -12,7 +12,7 @@ import (
 // Waits of a turn.
 const (
 	startWait = 60 * time.Second // for calls that are not cut by a deadline or a signal
-	exitWait  = 10 * time.Second // for the exit after a kill
+	exitWait  = 5 * time.Second  // for the exit after a kill
 	drainWait = 2 * time.Second  // for the rest of the output after an exit
 )
 

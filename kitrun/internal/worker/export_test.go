@@ -1,0 +1,35 @@
+package worker
+
+import "context"
+
+// ForkDigest is forkDigest.
+func ForkDigest(ctx context.Context, root string) (string, error) { return forkDigest(ctx, root) }
+
+// CompareUTF16 is compareUTF16.
+func CompareUTF16(a, b string) int { return compareUTF16(a, b) }
+
+// ParseHarness is parseHarness.
+func ParseHarness(out []byte) (version, digest string, err error) {
+	h, err := parseHarness(out)
+	return h.version, h.digest, err
+}
+
+// Mounted is a line of the table of mounts.
+type Mounted struct{ FS, Root, At string }
+
+// ParseMountTable is parseMountTable.
+func ParseMountTable(data []byte) (out []Mounted) {
+	for _, m := range parseMountTable(data) {
+		out = append(out, Mounted{m.fs, m.root, m.at})
+	}
+	return out
+}
+
+// SpecOf is the container that options come to in the network none.
+func SpecOf(o Options, d Deps) (Spec, error) {
+	j, err := check(o, d)
+	if err != nil {
+		return Spec{}, err
+	}
+	return j.spec("STORE", network{name: NetworkNone, hosts: []string{hostName + ":127.0.0.1"}, entry: "exec "}), nil
+}
