@@ -73,7 +73,7 @@ func (t *Tmux) Capture(ctx context.Context, panes []Pane) (map[string]Screen, er
 // capture reads panes of one server.
 func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen, error) {
 	nonce := newNonce()
-	res, err := t.script(ctx, ep.Socket, captureScript(ids, nonce), len(ids))
+	res, err := t.ask(ctx, ep.Socket, ids, nonce)
 	frames, whole := parseFrames(res.out, nonce)
 	if errors.Is(err, errNotStarted) {
 		return nil, clientFault("capturing panes", err)
@@ -92,6 +92,20 @@ func (t *Tmux) capture(ctx context.Context, ep Endpoint, ids []string) ([]Screen
 			WithHint("a hook of this tmux server that prints (show-hooks -g) would do that").Safe()
 	}
 	return screens, nil
+}
+
+// ask asks for a frame of each pane and for the end mark. Commands for one pane
+// fit in the client's arguments, which saves the server to ask back for a script.
+func (t *Tmux) ask(ctx context.Context, socket string, ids []string, nonce string) (output, error) {
+	if len(ids) != 1 {
+		return t.script(ctx, socket, captureScript(ids, nonce), len(ids))
+	}
+	id := ids[0]
+	return t.run(ctx, socket, nil,
+		"display-message", "-p", "-t", id, nonce+" "+factsFormat, ";",
+		// A command that fails would end the whole, so the pane is asked for first.
+		"if-shell", "-F", "-t", id, "#{pane_id}", "capture-pane -e -p -t "+id, ";",
+		"display-message", "-p", nonce+" "+endMark)
 }
 
 // captureScript asks for a frame of each pane, and for the end mark.
