@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"drawbridge/scripts/internal/engine"
 	"drawbridge/scripts/internal/image"
 	"drawbridge/scripts/internal/rig"
 )
@@ -28,7 +29,7 @@ func main() {
 	flag.BoolVar(&o.load, "load", false, "load the image into the engine")
 	flag.StringVar(&o.out, "o", "", "write the image to this `file`, for docker load")
 	flag.StringVar(&o.codex, "codex", "", "the static codex `program` (default: that of scripts/setup)")
-	flag.StringVar(&o.host, "host", "", "the engine, unix://SOCKET (default: DOCKER_HOST, else "+image.DefaultHost+")")
+	flag.StringVar(&o.host, "host", "", "the engine, unix://SOCKET (default: DOCKER_HOST, else "+engine.DefaultHost+")")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: scripts/worker-image [flags]\n\nBuilds the image of the worker container and prints its id.\n\n")
 		flag.PrintDefaults()
@@ -84,11 +85,11 @@ func run(ctx context.Context, o options) (id string, err error) {
 		}
 	}
 	if o.load {
-		engine, err := image.NewEngine(o.host)
+		client, err := engine.NewClient(o.host)
 		if err != nil {
 			return "", err
 		}
-		if err := engine.Load(ctx, img); err != nil {
+		if err := img.Load(ctx, client); err != nil {
 			return "", err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,7 +76,7 @@ func Run(ctx context.Context, ready func(host string)) (err error) {
 	if err := d.ready(ctx); err != nil {
 		return err
 	}
-	ready("unix://" + d.socket)
+	ready(d.host)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -101,13 +102,18 @@ func base() string {
 // A daemon is a running dockerd.
 type daemon struct {
 	cmd    *exec.Cmd
+	client *Client
 	dir    string
-	socket string
+	host   string
 	ended  chan struct{} // closed when dockerd was waited for
 }
 
 func start(dockerd, dir string) (*daemon, error) {
-	d := &daemon{dir: dir, socket: filepath.Join(dir, "s"), ended: make(chan struct{})}
+	d := &daemon{dir: dir, host: "unix://" + filepath.Join(dir, "s"), ended: make(chan struct{})}
+	var err error
+	if d.client, err = NewClient(d.host); err != nil {
+		return nil, err
+	}
 	config := filepath.Join(dir, "daemon.json")
 	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("start an engine: %w", err)
@@ -118,7 +124,7 @@ func start(dockerd, dir string) (*daemon, error) {
 	}
 	defer log.Close()
 	d.cmd = exec.Command(dockerd, "--config-file", config, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
-		"--pidfile", filepath.Join(dir, "pid"), "--host", "unix://"+d.socket)
+		"--pidfile", filepath.Join(dir, "pid"), "--host", d.host)
 	// A terminal's Ctrl-C is not for the daemon: this program stops it in order.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
@@ -146,7 +152,7 @@ func (d *daemon) said() string {
 
 func (d *daemon) ready(ctx context.Context) error {
 	for end := time.Now().Add(readyWait); ; {
-		if _, err := call(ctx, d.socket, "GET", "/_ping"); err == nil {
+		if _, err := d.client.Call(ctx, http.MethodGet, "/_ping", nil); err == nil {
 			return nil
 		}
 		select {
@@ -168,7 +174,7 @@ func (d *daemon) ready(ctx context.Context) error {
 func (d *daemon) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	removing := clear(ctx, d.socket)
+	removing := d.client.clear(ctx)
 	select {
 	case <-d.ended:
 		return removing
@@ -252,16 +258,16 @@ func run(name string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// defaultSocket is where tests look when DOCKER_HOST says nothing.
-const defaultSocket = "/var/run/docker.sock"
-
 // Needed says whether tests would find no engine: DOCKER_HOST names none, and none
 // answers at the usual place.
 func Needed(ctx context.Context) bool {
 	if os.Getenv("DOCKER_HOST") != "" {
 		return false
 	}
-	_, err := call(ctx, defaultSocket, "GET", "/_ping")
+	c, err := NewClient(DefaultHost)
+	if err == nil {
+		_, err = c.Call(ctx, http.MethodGet, "/_ping", nil)
+	}
 	return err != nil
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -107,11 +105,11 @@ func use(ctx context.Context, host string) error {
 	if err != nil {
 		return err
 	}
-	e, err := image.NewEngine(host)
+	e, err := engine.NewClient(host)
 	if err != nil {
 		return err
 	}
-	if err := e.Load(ctx, img); err != nil {
+	if err := img.Load(ctx, e); err != nil {
 		return err
 	}
 	for _, request := range []struct{ path, body string }{
@@ -119,33 +117,11 @@ func use(ctx context.Context, host string) error {
 		{"/containers/create?name=left", `{"Image":"` + img.ID + `","Cmd":["sleep","1000"],"HostConfig":{"NetworkMode":"left"}}`},
 		{"/containers/left/start", ``},
 	} {
-		if err := post(ctx, host, request.path, request.body); err != nil {
-			return err
+		if _, err := e.Call(ctx, http.MethodPost, request.path, strings.NewReader(request.body)); err != nil {
+			return fmt.Errorf("%s: %w", request.path, err)
 		}
 	}
 	return nil
-}
-
-func post(ctx context.Context, host, path, body string) error {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(host, "unix://"))
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://engine"+path, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode > 299 {
-		err = fmt.Errorf("%s: %s: %s", path, resp.Status, said)
-	}
-	return err
 }
 
 // look is what an engine could change on the machine.
@@ -190,4 +166,17 @@ func gone(dir string) error {
 		}
 	}
 	return nil
+}
+
+// Engines elsewhere are not this machine's.
+func TestNewClient(t *testing.T) {
+	got := map[string]bool{}
+	for _, host := range []string{"unix:///run/x.sock", "tcp://127.0.0.1:2375", "ssh://host", "/run/x.sock"} {
+		_, err := engine.NewClient(host)
+		got[host] = err == nil
+	}
+	want := map[string]bool{"unix:///run/x.sock": true, "tcp://127.0.0.1:2375": false, "ssh://host": false, "/run/x.sock": false}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("hosts that are taken (-want +got):\n%s", diff)
+	}
 }

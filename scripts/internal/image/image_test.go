@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"drawbridge/scripts/internal/engine"
 	"drawbridge/scripts/internal/image"
 	"drawbridge/shared/testkit"
 	"drawbridge/shared/testkit/dockertest"
@@ -77,11 +76,11 @@ func TestNew_Reproducible(t *testing.T) {
 		t.Errorf("a new build of the fake codex gives %s, want %s", third.ID, first.ID)
 	}
 
-	engine, err := image.NewEngine(dockertest.Host(t))
+	e, err := engine.NewClient(dockertest.Host(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := engine.Load(t.Context(), first); err != nil { // verifies the id that the engine reports
+	if err := first.Load(t.Context(), e); err != nil { // verifies the id that the engine reports
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dockertest.Try(t, http.MethodDelete, "/images/"+s.Tag+"?noprune=1", nil) })
@@ -223,13 +222,13 @@ func TestLoad_Refused(t *testing.T) {
 		{"another id", "does not know it as " + img.ID, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			engine, err := image.NewEngine(fakeEngine(t, tc.load))
+			e, err := engine.NewClient(fakeEngine(t, tc.load))
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			if err := engine.Load(ctx, img); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := img.Load(ctx, e); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want … %s …", err, tc.want)
 			}
 		})
@@ -252,17 +251,4 @@ func fakeEngine(t *testing.T, load http.HandlerFunc) (host string) {
 	serving.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { _ = server.Close(); serving.Wait() })
 	return "unix://" + socket
-}
-
-// Engines elsewhere are not this machine's.
-func TestNewEngine(t *testing.T) {
-	got := map[string]bool{}
-	for _, host := range []string{"unix:///run/x.sock", "tcp://127.0.0.1:2375", "ssh://host", "/run/x.sock"} {
-		_, err := image.NewEngine(host)
-		got[host] = err == nil
-	}
-	want := map[string]bool{"unix:///run/x.sock": true, "tcp://127.0.0.1:2375": false, "ssh://host": false, "/run/x.sock": false}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("hosts that are taken (-want +got):\n%s", diff)
-	}
 }
