@@ -55,6 +55,14 @@ DELETE FROM broker_budgets
 WHERE budget_id = :budget AND request_binding_digest IS NULL
   AND NOT EXISTS (SELECT 1 FROM broker_grants g WHERE g.budget_id = :budget)`)
 
+	purgeEndpoints = define(`
+DELETE FROM broker_endpoints
+WHERE endpoint_id IN (
+  SELECT e.endpoint_id
+  FROM broker_endpoints e
+  WHERE e.ended_at IS NOT NULL AND e.ended_at <= :before AND NOT EXISTS (SELECT 1 FROM broker_grants g WHERE g.endpoint_id = e.endpoint_id)
+  LIMIT :limit)`)
+
 	purgeEvents = define(`
 DELETE FROM broker_events
 WHERE id IN (
@@ -83,9 +91,9 @@ func (s *Store) BrokerEvents(ctx context.Context, grantID string) ([]BrokerEvent
 }
 
 // PurgeGrants removes a batch of what ended longer than GrantKeep ago: evidence
-// rows first, grants without rows then, with the budgets that were theirs alone. The
-// budgets of registered runs stay: a ledger file may name them. more is true when
-// there may be more to do.
+// rows first, grants without rows then, with the budgets that were theirs alone, and
+// endpoints that no grant names. The budgets of registered runs stay: a ledger file
+// may name them. more is true when there may be more to do.
 func (s *Store) PurgeGrants(ctx context.Context, l *Lease) (more bool, err error) {
 	err = s.transact(ctx, func(t *tx) error {
 		t.silent, more = true, false
@@ -111,8 +119,9 @@ func (s *Store) PurgeGrants(ctx context.Context, l *Lease) (more bool, err error
 				return err
 			}
 		}
-		more = events == purgeBatch || len(budgets) == purgeBatch
-		return nil
+		endpoints, err := t.exec(purgeEndpoints, limits...)
+		more = events == purgeBatch || len(budgets) == purgeBatch || endpoints == purgeBatch
+		return err
 	})
 	return more, err
 }

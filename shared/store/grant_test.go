@@ -435,6 +435,11 @@ func TestGrant_Purge(t *testing.T) {
 	if events, err := l.BrokerEvents(ctx, old.ID); err != nil || len(events) != 1 || events[0].Code != "credential_reread" {
 		t.Errorf("events: got %+v, %v", events, err)
 	}
+	made, err := l.OpenEndpoints(ctx, l.lease, []store.NewEndpoint{{BindAddress: "10.0.0.2", Port: 4001, BaseURL: "http://host.docker.internal:4001", TransportMode: "live"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.endpoint = made[0]
 	kept := l.active(nil)
 	l.clk.step(store.GrantKeep - time.Minute)
 	if more, err := l.PurgeGrants(ctx, l.lease); err != nil || more {
@@ -463,6 +468,10 @@ func TestGrant_Purge(t *testing.T) {
 	}
 	if events, err := l.BrokerEvents(ctx, old.ID); err != nil || len(events) != 0 {
 		t.Errorf("events: got %+v, %v", events, err)
+	}
+	var endpoints int
+	if err := l.raw().QueryRow("SELECT count(*) FROM broker_endpoints").Scan(&endpoints); err != nil || endpoints != 1 {
+		t.Errorf("%d endpoints, %v", endpoints, err)
 	}
 }
 

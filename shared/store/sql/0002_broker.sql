@@ -15,6 +15,7 @@ CREATE TABLE broker_endpoints (
 ) STRICT;
 
 CREATE INDEX broker_endpoint_live ON broker_endpoints(started_at) WHERE ended_at IS NULL;
+CREATE INDEX broker_endpoint_age ON broker_endpoints(ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE broker_budgets (
   budget_id TEXT PRIMARY KEY,
@@ -61,6 +62,7 @@ CREATE TABLE broker_grants (
 
 CREATE INDEX broker_grant_open ON broker_grants(created_at) WHERE (state = 'requested' OR state = 'active' OR state = 'closing');
 CREATE INDEX broker_grant_run ON broker_grants(run_id, created_at) WHERE run_id IS NOT NULL;
+CREATE INDEX broker_grant_endpoint ON broker_grants(endpoint_id) WHERE endpoint_id IS NOT NULL;
 CREATE INDEX broker_grant_budget ON broker_grants(budget_id) WHERE budget_id IS NOT NULL;
 CREATE INDEX broker_grant_age ON broker_grants(closed_at) WHERE closed_at IS NOT NULL;
 
