@@ -321,6 +321,22 @@ func (w *world) send(r *http.Request) answered {
 	return answered{resp.StatusCode, resp.Header, string(body), err, resp.Close}
 }
 
+// stream sends a request with a capability and gives the answer behind its first
+// event.
+func (w *world) stream(first, token string) io.Reader {
+	w.t.Helper()
+	resp, err := w.client.Do(w.request("/responses", strings.NewReader(bound), "Authorization", "Bearer "+token))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	got := make([]byte, len(first))
+	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != first {
+		w.t.Fatalf("the stream begins with %q, %v", got, err)
+	}
+	return resp.Body
+}
+
 // refused checks that an answer is the given refusal.
 func (w *world) refused(a answered, r upstream.Refusal) {
 	w.t.Helper()
