@@ -42,5 +42,5 @@ func Split(r io.Reader) (pieces []string, events []int, err error) {
 	}
 }
 
-// Failures counts guesses.
-type Failures struct{ failures }
+// Statuses are what refusals are answered with.
+var Statuses = statuses

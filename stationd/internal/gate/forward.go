@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -41,8 +42,9 @@ func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Re
 		delete(out.Header, "Idempotency-Key")
 		out.Header["idempotency-key"] = key
 	}
+	var body *upload
 	if r.ContentLength > 0 {
-		body := &upload{body: r.Body, control: p.control, route: route}
+		body = &upload{body: r.Body, control: p.control, route: route}
 		defer body.seal()
 		out.Body, out.ContentLength = body, r.ContentLength
 	}
@@ -52,7 +54,7 @@ func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Re
 
 	resp, err := route.daemon.RoundTrip(out.WithContext(ctx))
 	if err != nil {
-		return p.unanswered(ctx, r, out, err)
+		return p.unanswered(r, body, err)
 	}
 	defer resp.Body.Close()
 	if err := p.acceptable(r, resp); err != nil {
@@ -79,10 +81,10 @@ func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Re
 		passing.Set("X-Accel-Buffering", "no")
 		passing.Set("Connection", "close")
 	}
-	h := w.Header()
-	for name, values := range passing {
-		h[name] = values
+	if body != nil && !body.ended() {
+		passing.Set("Connection", "close") // else net/http reads the rest before it answers
 	}
+	maps.Copy(w.Header(), passing)
 	p.mayWrite()
 	w.WriteHeader(resp.StatusCode)
 	if stream {
@@ -95,11 +97,11 @@ func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Re
 
 // unanswered names why a request got no answer. It panics when nobody is left to
 // be told.
-func (p *passage) unanswered(ctx context.Context, r *http.Request, out *http.Request, err error) error {
+func (p *passage) unanswered(r *http.Request, body *upload, err error) error {
 	if e := p.ended(); e != nil {
 		return fault.New(e.code, "send the request: the passage ended: %w", err)
 	}
-	if body, ok := out.Body.(*upload); ok && body.timedOut() {
+	if body != nil && body.timedOut() {
 		return fault.New(fault.BodyTimeout, "send the request: the client's body stopped: %w", err)
 	}
 	if r.Context().Err() != nil {
@@ -195,7 +197,11 @@ func (r *Route) location(from Target, h http.Header) (string, error) {
 	return r.Path() + to.String(), nil
 }
 
-// upload is a client's request body on its way to the daemon.
+// upload is a client's request body on its way to the daemon. Each piece of it has
+// bodyIdle to come. What is left of a body when its request is over has what is
+// left of that time: net/http reads it away before it closes the connection. Once
+// the whole body is there the deadline is lifted, since net/http goes on reading,
+// to see the client leave.
 type upload struct {
 	body    io.ReadCloser
 	control *http.ResponseController
@@ -205,10 +211,10 @@ type upload struct {
 	sealed  bool
 	reading bool
 	late    bool
+	whole   bool
 }
 
-// Read gives the client bodyIdle for the next piece. When the body is at its end
-// the deadline is lifted: net/http goes on reading, to see the client leave.
+// Read is called by the transport.
 func (u *upload) Read(b []byte) (int, error) {
 	u.mu.Lock()
 	if u.sealed {
@@ -224,11 +230,12 @@ func (u *upload) Read(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.reading = false
-	if !u.sealed {
+	if err == io.EOF && !u.sealed {
+		u.whole = true
 		_ = u.control.SetReadDeadline(time.Time{})
 	}
 	var timeout net.Error
-	u.late = u.late || err != nil && errors.As(err, &timeout) && timeout.Timeout()
+	u.late = u.late || errors.As(err, &timeout) && timeout.Timeout()
 	u.route.in.Add(int64(n))
 	return n, err
 }
@@ -242,8 +249,15 @@ func (u *upload) timedOut() bool {
 	return u.late
 }
 
+// ended reports whether the whole body was read.
+func (u *upload) ended() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.whole
+}
+
 // seal ends the upload with the handler. A read that waits is woken, since
-// net/http cannot close the body before; the connection then ends.
+// net/http cannot close the body before.
 func (u *upload) seal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -22,6 +22,9 @@ const bridgeSegments = 4
 func (g *Gate) serve(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(writeWait))
+	if r.ContentLength > 0 {
+		_ = control.SetReadDeadline(time.Now().Add(bodyIdle)) // also of a body that nobody wants
+	}
 
 	var v visit
 	if err := g.look(r, &v); err != nil {
@@ -184,6 +187,7 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, v visit, err error
 	}
 	if v.route != nil {
 		v.route.refuse(f.code)
+		g.opts.Log.Debug("refused a request", "station", v.station, "attempt", v.attempt, "refused", string(f.code))
 	} else {
 		g.strangers.refuse(f.code)
 	}

@@ -221,6 +221,11 @@ func TestGate_Bodies(t *testing.T) {
 	if c.BytesIn != 10<<20 || c.BytesOut != 10<<20 || c.Requests != 1 || c.Activity.IsZero() {
 		t.Errorf("counts %+v", c)
 	}
+	r := w.request("PUT", "/blob", bytes.NewReader(sent[:1<<20]))
+	r.Header.Set("Expect", "100-continue")
+	if a := w.send(r); a.status != http.StatusOK || a.body != string(sent[:1<<20]) {
+		t.Errorf("after 100-continue: %d, %d bytes", a.status, len(a.body))
+	}
 	w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Length", "77")
 		rw.Header().Set("Etag", `"x"`)

@@ -59,7 +59,7 @@ func newRoute(g *Gate, b Bridge) (*Route, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.Dial == nil || b.Station == "" || b.Attempt < 1 || b.Port < 1 || b.Port > 65535 {
+	if b.Dial == nil || !token(b.Station) || b.Attempt < 1 || b.Port < 1 || b.Port > 65535 {
 		return nil, fault.New(fault.BridgeInvalid, "open a bridge: station, attempt, port or way to the daemon is missing")
 	}
 	return &Route{

@@ -273,37 +273,27 @@ type result struct {
 	err error
 }
 
-// The end of stationd is the end of streams; whether it is the attempt's, too, the
-// last event says.
+// Proves station 17.X10 (gate side): the end of stationd is the end of streams, at
+// once; whether it is the attempt's, too, the last event says.
 func TestGate_Shutdown(t *testing.T) {
 	for _, tc := range []struct {
 		detach       bool
 		state, final string
 	}{{false, "stopping", "true"}, {true, "ready", "false"}} {
 		t.Run(tc.state, func(t *testing.T) {
-			var got string
-			t.Run("serve", func(t *testing.T) {
-				w := newWorld(t, func(o *gate.Options, _ *gate.Bridge) { o.Detach = tc.detach })
-				source := newEvents()
-				w.daemon.handle(source.ServeHTTP)
-				resp, err := w.client.Do(w.request("GET", "/events", nil))
-				if err != nil {
-					t.Fatal(err)
-				}
-				read := make(chan string)
-				go func() {
-					defer resp.Body.Close()
-					b, _ := io.ReadAll(resp.Body)
-					read <- string(b)
-				}()
-				w.shutdown()
-				got = <-read
-				if _, err := w.gate.Open(w.bridge); err == nil {
-					t.Error("a gate that has ended opens a bridge")
-				}
-			})
-			if want := last(tc.state, "service_shutdown", tc.final); got != want {
+			w := newWorld(t, func(o *gate.Options, _ *gate.Bridge) { o.Detach = tc.detach })
+			w.daemon.handle(newEvents().ServeHTTP)
+			s := w.open(w.request("GET", "/events", nil))
+			begin := time.Now()
+			w.shutdown()
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if got, want := s.rest(), last(tc.state, "service_shutdown", tc.final); got != want {
 				t.Errorf("got %q, want %q", got, want)
+			}
+			if _, err := w.gate.Open(w.bridge); err == nil {
+				t.Error("a gate that has ended opens a bridge")
 			}
 		})
 	}

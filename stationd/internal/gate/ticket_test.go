@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,8 +20,9 @@ import (
 	"drawbridge/stationd/internal/gate"
 )
 
-// Proves station 17.T1: a missing principal, a missing ticket, both missing, and
-// every other way of being a stranger get the same answer, byte for byte.
+// Proves station 17.T1, 17.T2: a missing principal, a missing ticket, both missing,
+// a viewer with a manager's ticket, and every other way of being a stranger get the
+// same answer, byte for byte.
 func TestGate_Strangers(t *testing.T) {
 	w := newWorld(t)
 	w.auth.Principal("local", "eve")
@@ -42,7 +44,7 @@ func TestGate_Strangers(t *testing.T) {
 		{put("Drawbridge-Ticket", unknown.Reveal()), same},
 		{put("Authorization", "Bearer "+nobody.Reveal()), same},
 		{put("Drawbridge-Ticket", foreign), same},
-		{put("Authorization", "Bearer "+victor), same}, // Proves station 17.T2: a viewer with a stolen ticket
+		{put("Authorization", "Bearer "+victor), same},
 		{func(r *http.Request) { r.URL.Path = "/s/stn_none/a/1/v1" }, same},
 		{func(r *http.Request) { r.URL.Path = "/anything" }, same},
 	} {
@@ -408,4 +410,46 @@ func TestGate_UnixSocket(t *testing.T) {
 	}
 	r.Host = "evil"
 	w.refused(w.send(r), http.StatusMisdirectedRequest, "host_refused")
+}
+
+// A daemon that reaches the gate's socket by its path, with its uid, is let go
+// without a word: it lives in another network namespace.
+func TestGate_UnixSocketFromNamespace(t *testing.T) {
+	testkit.Need(t, "unshare")
+	path := filepath.Join(testkit.RuntimeDir(t), "gate.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(o *gate.Options, _ *gate.Bridge) { o.Listeners = append(o.Listeners, l) })
+	w.auth.Local("ada", os.Getuid())
+	flags := []string{"-n"}
+	if os.Getuid() != 0 {
+		flags = []string{"-U", "-r", "-n"}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, outside := range []bool{true, false} {
+		cmd := exec.Command(self)
+		if outside {
+			cmd = exec.Command("unshare", append(flags, self)...)
+		}
+		cmd.Env = append(os.Environ(), dialVariable+"="+path)
+		cmd.Stdin = strings.NewReader("GET " + gate.BridgePath(theStation, 1) + "/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nDrawbridge-Ticket: " + w.ticket + "\r\n\r\n")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			if outside && os.Getenv("CI") != "true" {
+				t.Skipf("no network namespaces here: %v %s", err, out)
+			}
+			t.Fatalf("%v: %s", err, out)
+		}
+		if got := string(out); outside != (got == "") || !outside && !strings.HasPrefix(got, "HTTP/1.1 200 OK") {
+			t.Errorf("from outside %v: %q", outside, got)
+		}
+	}
+	if n := len(w.daemon.requests()); n != 1 {
+		t.Errorf("the daemon saw %d requests", n)
+	}
 }

@@ -223,6 +223,29 @@ func TestWait(t *testing.T) {
 		}
 		w.took(begin, 0)
 	})
+	inOwnTime(t, "a body that nobody wants", func(w *world) {
+		begin := time.Now()
+		c, err := w.dial(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "POST "+base+"/v1 HTTP/1.1\r\nHost: "+w.addr+"\r\nContent-Length: 100\r\n\r\n")
+		_, _ = io.ReadAll(c) // the answer, and the end of the connection
+		w.took(begin, 30*time.Second)
+	})
+	inOwnTime(t, "an answer before the end of the body", func(w *world) {
+		w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Connection", "close")
+			rw.WriteHeader(http.StatusTeapot)
+		})
+		begin := time.Now()
+		status, all := w.slow("POST " + base + "/v1 HTTP/1.1\r\n" + w.credentials() + "Content-Length: 100000\r\n\r\nbeginning")
+		if status != http.StatusTeapot {
+			w.Errorf("answer %d %q", status, all)
+		}
+		w.took(begin, 0)
+	})
 	inOwnTime(t, "headers that never end", func(w *world) {
 		c, err := w.dial(w.Context())
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"drawbridge/shared/testkit"
 	"drawbridge/stationd/internal/peer"
@@ -46,6 +47,9 @@ func listen(t *testing.T) (net.Listener, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
+	if err := l.(*net.UnixListener).SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	return l, path
 }
 
