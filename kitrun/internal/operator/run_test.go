@@ -315,6 +315,7 @@ func TestCancel(t *testing.T) {
 // Two runs at once on one Store share a brokerd.
 func TestRun_Two(t *testing.T) {
 	w := newWorld(t).prompt("respond hello", "sleep 1s")
+	w.options["readOnlyWorkspace"] = true // two would get in each other's way
 	first := w.start("kitrun", w.withAuth())
 	first.says("admitted") // its options are read
 	w.options["invocationId"] = w.options["invocationId"].(string) + "-2"
