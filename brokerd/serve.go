@@ -26,14 +26,16 @@ import (
 	"drawbridge/shared/workernet"
 )
 
-// maxRoots bounds the file of -ca-file.
-const maxRoots = 4 << 20
+const (
+	maxRoots       = 4 << 20 // bytes of the file of -ca-file
+	maxConnections = 4096    // that -max-connections may ask for
+)
 
 // serveConfig is what serve was told.
 type serveConfig struct {
 	service.Common
 	listen, allowHeaders, denyMembers words
-	relayPort                         uint
+	relayPort, connections            uint
 	advertise, dockerHost, network    string
 	proxy, roots, testUpstream        string
 	metrics                           string
@@ -61,6 +63,7 @@ func (c *serveConfig) register(fs *flag.FlagSet) {
 	fs.Var(&c.allowHeaders, "allow-request-header", "`name` of one more request header to pass on; may be repeated")
 	fs.Var(&c.denyMembers, "deny-body-key", "`name` of a member of the body that refuses a request; may be repeated")
 	fs.StringVar(&c.testUpstream, "test-upstream", "", "`URL` on a loopback address that stands in for the provider; takes test credentials only")
+	fs.UintVar(&c.connections, "max-connections", upstream.MaxConnections, "the most connections of workers at one time, up to 4096")
 	fs.StringVar(&c.metrics, "metrics", "", "loopback `address` and port of a metrics page (default none)")
 }
 
@@ -134,10 +137,13 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 func (c serveConfig) options() (broker.Options, error) {
 	opt := broker.Options{
 		RelayPort: int(c.relayPort), AdvertiseHost: c.advertise, Network: c.network, Metrics: c.metrics,
-		AllowHeaders: c.allowHeaders, DenyMembers: c.denyMembers, DockerHost: broker.EngineHost(c.dockerHost),
+		MaxConnections: int(c.connections), AllowHeaders: c.allowHeaders, DenyMembers: c.denyMembers, DockerHost: broker.EngineHost(c.dockerHost),
 	}
 	if c.relayPort == 0 || c.relayPort > 65535 {
 		return opt, fault.New(fault.Usage, "-relay-port is %d, not between 1 and 65535", c.relayPort)
+	}
+	if c.connections == 0 || c.connections > maxConnections {
+		return opt, fault.New(fault.Usage, "-max-connections is %d, not between 1 and %d", c.connections, maxConnections)
 	}
 	if err := broker.CheckHost(c.advertise); err != nil {
 		return opt, err

@@ -80,6 +80,8 @@ type Options struct {
 	AllowHeaders []string
 	DenyMembers  []string
 
+	MaxConnections int // of workers; 0: upstream.MaxConnections
+
 	Log      *slog.Logger
 	Redactor *redact.Redactor // learns the secrets that this process holds; nil: none
 	Now      func() time.Time // nil: time.Now
@@ -137,7 +139,7 @@ func New(opt Options) (*Broker, error) {
 	var err error
 	b.handler, err = upstream.NewHandler(upstream.Options{
 		Ledger: ledger, Journal: b.journal, Credentials: b.credential, Transport: opt.Transport,
-		TestOrigin: opt.TestOrigin, AllowHeaders: opt.AllowHeaders, DenyMembers: opt.DenyMembers,
+		TestOrigin: opt.TestOrigin, AllowHeaders: opt.AllowHeaders, DenyMembers: opt.DenyMembers, MaxConnections: opt.MaxConnections,
 		Log: opt.Log, Now: opt.Now, Meter: b.meter,
 	})
 	return b, err
