@@ -112,6 +112,7 @@ func TestCommands_CredentialPath(t *testing.T) {
 // With nobody there a grant is not left behind for a brokerd that comes later: its
 // capability is known to nobody.
 func TestCommands_GrantWithoutBrokerd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	out, status := w.brokerd("grant", "-auth-file", w.auth, "-model", model, "-json")
 	if status != 69 || !strings.Contains(out, `"error":"broker_unavailable"`) {

@@ -267,6 +267,7 @@ func TestServe_CloseInAStream(t *testing.T) {
 // anything but answering, since its work on grants needs the write lock, and the
 // expired grant is 401.
 func TestServe_Expired(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	g := w.lend(func(n *store.NewGrant) { n.Life = 2 * time.Second })
@@ -361,6 +362,31 @@ func TestOrphan_ServesOthers(t *testing.T) {
 	}
 }
 
+// A brokerd that is stopped loses its lease; when it wakes up, the Store's next one
+// serves, and the old one forwards nothing more and ends.
+func TestTwo_StoppedTooLong(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.serve()
+	g := w.lend(nil)
+	first.signal(syscall.SIGSTOP)
+	eventually(t, "the lease is over", func() bool {
+		rows, err := w.Leases(t.Context(), store.BrokerdLease())
+		return err == nil && !rows[0].Live
+	})
+	second := w.serve()
+	if end := g.becomes(store.GrantClosed); end.CloseReason != "endpoint_lost" {
+		t.Errorf("got %q", end.CloseReason)
+	}
+	other := w.lend(nil)
+	first.signal(syscall.SIGCONT)
+	first.exits(75)
+	g.BaseURL = other.BaseURL
+	g.post401(t)
+	other.post(200)
+	second.signal(syscall.SIGTERM).exits(0)
+}
+
 // A sibling with nothing lent ends with its owner, and leaves a wish that came too
 // late to the next one.
 func TestOrphan_NothingLent(t *testing.T) {
@@ -451,6 +477,11 @@ func TestServe_CredentialChanges(t *testing.T) {
 	}
 	if want := []string{"credential_reread", "credential_permissions", "credential_kind_changed"}; !slices.Equal(codes, want) {
 		t.Errorf("events: got %v, want %v", codes, want)
+	}
+	for _, args := range [][]string{{"status", g.ID}, {"status", g.ID, "-json"}} {
+		if out, status := w.brokerd(args...); status != 0 || !strings.Contains(out, "credential_kind_changed") || !strings.Contains(out, "revoked") {
+			t.Errorf("%v: got %d, %s", args, status, out)
+		}
 	}
 }
 

@@ -49,18 +49,22 @@ func statusCommand(stdout io.Writer) *service.Command {
 	var f storeFlags
 	asJSON := false
 	return &service.Command{
-		Name: "status", Short: "Show who serves, where, and which grants are open",
+		Name: "status", Short: "Show who serves, where, and which grants are open", Args: "[<grant id>]", MaxArgs: 1,
+		Long: "status of one grant, which may be at its end, also shows what happened to it.",
 		Flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.BoolVar(&asJSON, "json", false, "print one JSON object")
 		},
 		OtherSettings: true,
-		Run: func(ctx context.Context, _ []string) error {
+		Run: func(ctx context.Context, args []string) error {
 			db, err := f.open(ctx, true)
 			if err != nil {
 				return err
 			}
 			defer db.Close()
+			if len(args) == 1 {
+				return statusOf(ctx, db, args[0], asJSON, stdout)
+			}
 			st, err := look(ctx, db)
 			if err != nil {
 				return err
@@ -103,25 +107,66 @@ func (st status) json(w io.Writer) error {
 		})
 	}
 	for _, g := range st.grants {
-		o := strictjson.Object{
-			{Name: "grant_id", Value: g.ID}, {Name: "state", Value: g.State}, {Name: "model", Value: g.Request.Model},
-			{Name: "run_id", Value: orNull(g.RunID)}, {Name: "owner_id", Value: orNull(g.OwnerID)},
-			{Name: "credential_kind", Value: orNull(g.CredentialKind)}, {Name: "base_url", Value: orNull(g.BaseURL)},
-			{Name: "transport_mode", Value: orNull(g.TransportMode)},
-			{Name: "received", Value: g.Received}, {Name: "forwarded", Value: g.Forwarded}, {Name: "refused", Value: g.Refused},
-			{Name: "max_requests", Value: g.Request.MaxRequests}, {Name: "total_forwarded", Value: g.TotalForwarded},
-			{Name: "measured_input", Value: g.MeasuredInput}, {Name: "measured_output", Value: g.MeasuredOutput},
-			{Name: "unmeasured_responses", Value: g.Unmeasured},
-			{Name: "created_at", Value: g.CreatedAt}, {Name: "expires_at", Value: g.ExpiresAt},
-		}
-		if g.CloseRequestedAt != 0 {
-			o = append(o, strictjson.Member{Name: "close_reason", Value: g.CloseReason})
-		}
-		grants = append(grants, o)
+		grants = append(grants, grantObject(g))
 	}
 	return printJSON(w, strictjson.Object{
 		{Name: "serving", Value: st.serving}, {Name: "endpoints", Value: endpoints}, {Name: "grants", Value: grants},
 	})
+}
+
+// grantObject is a grant as status shows it.
+func grantObject(g store.Grant) strictjson.Object {
+	o := strictjson.Object{
+		{Name: "grant_id", Value: g.ID}, {Name: "state", Value: g.State}, {Name: "model", Value: g.Request.Model},
+		{Name: "run_id", Value: orNull(g.RunID)}, {Name: "owner_id", Value: orNull(g.OwnerID)},
+		{Name: "credential_kind", Value: orNull(g.CredentialKind)}, {Name: "base_url", Value: orNull(g.BaseURL)},
+		{Name: "transport_mode", Value: orNull(g.TransportMode)},
+		{Name: "received", Value: g.Received}, {Name: "forwarded", Value: g.Forwarded}, {Name: "refused", Value: g.Refused},
+		{Name: "max_requests", Value: g.Request.MaxRequests}, {Name: "total_forwarded", Value: g.TotalForwarded},
+		{Name: "measured_input", Value: g.MeasuredInput}, {Name: "measured_output", Value: g.MeasuredOutput},
+		{Name: "unmeasured_responses", Value: g.Unmeasured},
+		{Name: "created_at", Value: g.CreatedAt}, {Name: "expires_at", Value: g.ExpiresAt},
+	}
+	if g.CloseReason != "" {
+		o = append(o, strictjson.Member{Name: "close_reason", Value: g.CloseReason})
+	}
+	if g.RefusalCode != "" {
+		o = append(o, strictjson.Member{Name: "refusal_code", Value: g.RefusalCode})
+	}
+	if g.ClosedAt != 0 {
+		o = append(o, strictjson.Member{Name: "closed_at", Value: g.ClosedAt})
+	}
+	return o
+}
+
+// statusOf shows one grant, open or ended, with its events.
+func statusOf(ctx context.Context, db *store.Store, id string, asJSON bool, w io.Writer) error {
+	g, err := db.Grant(ctx, id)
+	if err != nil {
+		return err
+	}
+	events, err := db.BrokerEvents(ctx, id)
+	if err != nil {
+		return err
+	}
+	o := grantObject(g)
+	if !asJSON {
+		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		for _, m := range o {
+			if m.Value != nil {
+				fmt.Fprintf(tw, "%s\t%v\n", m.Name, m.Value)
+			}
+		}
+		for _, e := range events {
+			fmt.Fprintf(tw, "%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Code)
+		}
+		return tw.Flush()
+	}
+	list := []any{}
+	for _, e := range events {
+		list = append(list, strictjson.Object{{Name: "at", Value: e.At}, {Name: "code", Value: e.Code}, {Name: "detail", Value: orNull(e.Detail)}})
+	}
+	return printJSON(w, append(o, strictjson.Member{Name: "events", Value: list}))
 }
 
 func orNull(s string) any {
