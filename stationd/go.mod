@@ -9,7 +9,7 @@ require go.yaml.in/yaml/v3 v3.0.5 // indirect
 require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/go-json-experiment/json v1.27.2 // indirect
-	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/google/go-cmp v0.7.0
 	github.com/oklog/run v1.2.0 // indirect
 	github.com/peterbourgon/ff/v3 v3.4.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect

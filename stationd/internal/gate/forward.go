@@ -5,10 +5,10 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"mime"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,9 +129,11 @@ func (p *passage) acceptable(r *http.Request, resp *http.Response) error {
 	return nil
 }
 
+// eventStream looks at the type alone: parameters do not matter, nor whether they
+// can be read.
 func eventStream(resp *http.Response) bool {
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	return kind == "text/event-stream" && (err == nil || errors.Is(err, mime.ErrInvalidMediaParameter))
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
 func hasBody(r *http.Request, resp *http.Response) bool {

@@ -112,6 +112,9 @@ func arrive(ctx context.Context, c net.Conn) context.Context {
 		a.uid, a.from = v.uid, "uid "+strconv.Itoa(*v.uid)
 	} else if remote, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		a.from = remote.IP.String()
+		if remote.IP.IsLoopback() {
+			a.from = "loopback" // whoever has one of its addresses has all
+		}
 	}
 	if local, ok := c.LocalAddr().(*net.TCPAddr); ok {
 		a.port = strconv.Itoa(local.Port)

@@ -72,6 +72,23 @@ func TestStream_Bytes(t *testing.T) {
 	}
 }
 
+// The type alone makes a stream, however it is written.
+func TestStream_Type(t *testing.T) {
+	w := newWorld(t)
+	for kind, stream := range map[string]bool{
+		"text/event-stream": true, "Text/Event-Stream ; charset=utf-8": true, "text/event-stream; a=1; a=2": true, "text/event-stream;;": true,
+		"text/event-streams": false, "application/json; x=text/event-stream": false, "": false,
+	} {
+		w.daemon.handle(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header()["Content-Type"] = []string{kind}
+			_, _ = io.WriteString(rw, "data: a\n\n")
+		})
+		if a := w.get("/v1"); (a.header.Get("X-Accel-Buffering") == "no") != stream || a.body != "data: a\n\n" {
+			t.Errorf("%q: %+v", kind, a)
+		}
+	}
+}
+
 // An event over its bound ends the stream, and says so.
 func TestStream_EventTooLarge(t *testing.T) {
 	w := newWorld(t)

@@ -362,6 +362,11 @@ func TestGate_Guessing(t *testing.T) {
 		t.Errorf("Retry-After %q", got)
 	}
 	w.refused(w.get("/v1"), http.StatusTooManyRequests, "too_many_failures")
+	w.dial = func(ctx context.Context) (net.Conn, error) { // another name for the same machine
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}).DialContext(ctx, "tcp", w.addr)
+	}
+	w.client.CloseIdleConnections()
+	w.refused(w.get("/v1"), http.StatusTooManyRequests, "too_many_failures")
 	w.auth.Break(nil)
 	w.untouched()
 	clock.Advance(50 * time.Second)
