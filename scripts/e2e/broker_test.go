@@ -36,8 +36,9 @@ type lender struct {
 	cmd *exec.Cmd
 }
 
-// newLender starts brokerd and waits until it serves.
-func newLender(t *testing.T) *lender {
+// newLender starts brokerd and waits until it serves; listen are its flags for
+// that, on loopback without any.
+func newLender(t *testing.T, listen ...string) *lender {
 	t.Helper()
 	needAgents(t)
 	r := rig.New(t)
@@ -49,8 +50,11 @@ func newLender(t *testing.T) *lender {
 	}
 	defer notify.Close()
 	var log bytes.Buffer
-	l.cmd = exec.Command(testkit.BuildProgram(t, "brokerd"), "serve", "-store-dir", l.dir, "-log-level", "debug",
-		"-listen", "127.0.0.1", "-advertise-host", "127.0.0.1", "-test-upstream", r.URL)
+	if len(listen) == 0 {
+		listen = []string{"-listen", "127.0.0.1", "-advertise-host", "127.0.0.1"}
+	}
+	l.cmd = exec.Command(testkit.BuildProgram(t, "brokerd"), append([]string{"serve", "-store-dir", l.dir, "-log-level", "debug",
+		"-test-upstream", r.URL}, listen...)...)
 	l.cmd.Env = []string{"HOME=" + r.Home(), "NOTIFY_SOCKET=" + socket}
 	l.cmd.Stderr = &log
 	if err := l.cmd.Start(); err != nil {

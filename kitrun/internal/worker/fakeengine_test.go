@@ -335,7 +335,10 @@ func (f *fakeEngine) attach(w http.ResponseWriter, c *fakeContainer) {
 		return
 	}
 	go func() { // a kill ends the reading
-		<-c.exit
+		select {
+		case <-c.exit:
+		case <-f.stop:
+		}
 		conn.SetReadDeadline(time.Now())
 	}()
 	c.stdin, _ = io.ReadAll(rw)

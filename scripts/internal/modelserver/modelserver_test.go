@@ -193,6 +193,7 @@ func TestServer_ToolCalls(t *testing.T) {
 		{"escalated", "SCN=EXEC:a/../b", "exec_command", map[string]any{"cmd": "touch approved-ab.txt", "sandbox_permissions": "require_escalated"}, "EXEC finished", 1},
 		{"escalated in its directory", "SCN=EXECDIR:a", "exec_command", map[string]any{"cmd": "touch approved-a.txt", "workdir": "/srv/tree"}, "EXECDIR finished", 1},
 		{"plain", "SCN=RUN:2", "exec_command", map[string]any{"cmd": "echo begin; sleep 2; echo end"}, "RUN finished", 1},
+		{"environment", "SCN=ENV", "exec_command", map[string]any{"cmd": "env"}, "ENV finished", 1},
 		{"two", "SCN=TWO", "exec_command", map[string]any{"cmd": "touch two-1.txt"}, "TWO finished", 2},
 		{"background", "SCN=BG:30", "exec_command", map[string]any{"cmd": "sleep 30", "yield_time_ms": 1000.0}, "BG left a command running", 1},
 		{"patch outside", "SCN=PATCH:o", "exec_command", map[string]any{"cmd": "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: /srv/tree/../outside-o.txt\n+hello\n+world\n*** End Patch\nEOF\n"}, "PATCH finished", 1},

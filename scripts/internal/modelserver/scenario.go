@@ -189,6 +189,8 @@ var scenarios = map[string]func(v voice, q query){
 	"RUN": steps(1, "RUN finished", func(v voice, q query) {
 		v.command(command{line: fmt.Sprintf("echo begin; sleep %d; echo end", number(q.arg, 1, maxSeconds))})
 	}),
+	// ENV prints the environment that commands have.
+	"ENV": steps(1, "ENV finished", func(v voice, q query) { v.command(command{line: "env"}) }),
 	// BG:n leaves a command of n seconds running behind the turn.
 	"BG": steps(1, "BG left a command running", func(v voice, q query) {
 		v.command(command{line: fmt.Sprintf("sleep %d", number(q.arg, 60, maxSeconds)), background: true})
