@@ -55,6 +55,7 @@ var groups = []group{
 	{"callback", callbackTime},
 	{"idle", idle},
 	{"mixed", mixed},
+	{"broker", broker},
 }
 
 // Names lists the groups.

@@ -14,6 +14,7 @@ const (
 	roleEcho  = "echo"      // a bare MCP server
 	roleStore = "store"     // claims and settles through package store
 	roleRaw   = "raw-store" // the same rows, SQLite alone
+	roleProxy = "proxy"     // the standard library's reverse proxy
 )
 
 // Role runs one role; args are what follows the word "role" on the command line.
@@ -26,6 +27,8 @@ func Role(args []string) int {
 		err = runClaims(args[1], args[2], args[3], storeClaims)
 	case len(args) == 4 && args[0] == roleRaw:
 		err = runClaims(args[1], args[2], args[3], rawClaims)
+	case len(args) == 2 && args[0] == roleProxy:
+		err = runProxy(args[1])
 	default:
 		err = fmt.Errorf("no role %q", args)
 	}

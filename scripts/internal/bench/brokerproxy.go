@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// runProxy is the standard library's reverse proxy to base, until stdin ends. It passes
+// on every piece at once, as the broker does.
+func runProxy(base string) error {
+	to, err := url.Parse(base)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		FlushInterval: -1,
+		Transport:     &http.Transport{DisableCompression: true},
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = l.Close()
+	}()
+	if _, err := fmt.Fprintf(os.Stdout, "http://%s\n", l.Addr()); err != nil {
+		return err
+	}
+	_ = http.Serve(l, proxy) // ends with its listener
+	return nil
+}
+
+// lateness reads a stream of events that hold the time at which they were sent, and
+// gives how many milliseconds later each was here.
+func lateness(body io.Reader) (late samples, err error) {
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		_, at, ok := strings.Cut(lines.Text(), `"at":"`)
+		if !ok {
+			continue
+		}
+		at, _, _ = strings.Cut(at, `"`)
+		sent, err := strconv.ParseInt(at, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read an event: %w", err)
+		}
+		late = append(late, milliseconds(time.Since(time.Unix(0, sent))))
+	}
+	return late, lines.Err()
+}
