@@ -50,7 +50,8 @@
 // transition_aborted, transition_uncertain, watch_created, watch_notified, watch_settled,
 // offer_consumed, callback_claimed, callback_started, callback_settled,
 // budget_prepared, grant_activated, request_reserved, request_settled,
-// grant_closing, grant_closed.
+// grant_closing, grant_closed,
+// worker_admitted, worker_created, worker_running, worker_ended.
 package store
 
 import (
