@@ -182,10 +182,10 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, v visit, err error
 		}
 	}
 	if statuses[f.code] == 0 {
-		g.opts.Log.Error("a request could not be decided", "station", v.station, "attempt", v.attempt, "err", err)
+		g.opts.Log.Error("a request could not be decided", "err", err)
 		f.code = fault.GateUnavailable
 	}
-	if v.route != nil {
+	if v.route != nil { // only then is what the path says known not to be somebody's text
 		v.route.refuse(f.code)
 		g.opts.Log.Debug("refused a request", "station", v.station, "attempt", v.attempt, "refused", string(f.code))
 	} else {

@@ -277,6 +277,48 @@ func TestGate_NoSecondSend(t *testing.T) {
 	}
 }
 
+// Proves station 17.V8 (gate side): nothing that a client or the daemon says is in
+// the log, whatever becomes of a request.
+func TestGate_LogsNothing(t *testing.T) {
+	w := newWorld(t)
+	const mark = "marked-8b1f"
+	w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("X-Request-Id", mark)
+		_, _ = io.WriteString(rw, mark)
+	})
+	send := func(path string, change func(*http.Request)) {
+		r := w.request("POST", path+"?"+mark+"="+mark, strings.NewReader(mark))
+		r.Header.Set("X-Request-Id", mark)
+		r.Header.Set("Referer", "http://"+mark)
+		change(r)
+		_, _ = w.try(r)
+	}
+	send("/"+mark, func(*http.Request) {})
+	send("/"+mark, func(r *http.Request) { r.Header.Set("Authorization", mark) })
+	send("/"+mark, func(r *http.Request) { r.Header.Set("X-Request-Id", w.ticket) })
+	send("/"+mark, func(r *http.Request) { r.Header.Set("Upgrade", mark) })
+	send("/"+mark, func(r *http.Request) { r.Host = mark })
+	send("/"+mark, func(r *http.Request) { r.Method = strings.ToUpper(mark) })
+	send("/"+mark+"%2f", func(*http.Request) {})
+	send("", func(r *http.Request) { r.URL.Path = "/s/" + mark + "/a/1/" + mark })
+	send("", func(r *http.Request) { r.URL.Path = "/" + mark })
+	w.auth.Break(errors.New("the disk is gone"))
+	send("/"+mark, func(*http.Request) {})
+	w.auth.Break(nil)
+	w.daemon.handle(hijack(mark))
+	send("/"+mark, func(*http.Request) {})
+	w.daemon.handle(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	send("/"+mark, func(*http.Request) {})
+	w.raw("GET /" + mark + " HTTP/1.1\r\nHost: a\r\nHost: " + mark + "\r\n\r\n")
+	w.stop("operator_stop")
+	send("/"+mark, func(*http.Request) {})
+	w.shutdown()
+	got := w.logs.String()
+	if strings.Contains(strings.ToLower(got), mark) || !strings.Contains(got, "refused=daemon_unreachable") {
+		t.Errorf("the log says\n%s", got)
+	}
+}
+
 func TestGate_Unreachable(t *testing.T) {
 	w := newWorld(t, func(_ *gate.Options, b *gate.Bridge) {
 		b.Dial = func(context.Context) (net.Conn, error) { return nil, errors.New("/secret/path: no such file") }

@@ -92,10 +92,13 @@ func (r *Route) Stop(ctx context.Context, reason string) error {
 	return r.end(ctx, ending{reason: reason, code: fault.StationStopping, final: true})
 }
 
-// Close forgets a bridge; one that is open stops first.
+// Close forgets a bridge and its credential; one that is open stops first.
 func (r *Route) Close(ctx context.Context, reason string) error {
 	err := r.Stop(ctx, reason)
 	r.gate.forget(r)
+	if err == nil { // nothing passes any more that could read it
+		r.bridge.Credential = Credential{}
+	}
 	return err
 }
 
