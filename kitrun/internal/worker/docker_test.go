@@ -27,7 +27,7 @@ import (
 
 // One look inside shows most of what a worker may and may not.
 //
-// Proves worker 17.9, 17.5 (inside), 17.6 (inside), 17.10 (the real engine made what was asked for)
+// Proves worker 17.5, 17.6, 17.9 and 17.10
 func TestDocker_Inside(t *testing.T) {
 	t.Parallel()
 	r := newDocker(t)
@@ -397,8 +397,8 @@ func TestDocker_NothingIsPulled(t *testing.T) {
 	}
 }
 
-// The workspace of another user is refused; worker 17.30 needs a user who may give
-// files away.
+// The workspace of another user is refused. This needs a user who may give files
+// away.
 //
 // Proves worker 17.30
 func TestDocker_WorkspaceOwner(t *testing.T) {
@@ -487,7 +487,9 @@ func TestDocker_EndedFromOutside(t *testing.T) {
 	}
 }
 
-// Proves worker 17.34 (the engine that is here)
+// The engine that is here speaks its own version of the API.
+//
+// Proves worker 17.34
 func TestDocker_Version(t *testing.T) {
 	t.Parallel()
 	r := newDocker(t)

@@ -103,7 +103,10 @@ func TestParseOptions_Refused(t *testing.T) {
 	}
 }
 
-// Proves worker 17.2, 17.1 (forms of the image), 17.4, 17.5 (destinations), 17.6 (names)
+// Whatever can be refused by looking at the options is refused before the engine is
+// asked for anything.
+//
+// Proves worker 17.1, 17.2, 17.4, 17.5 and 17.6
 func TestRun_Refused(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

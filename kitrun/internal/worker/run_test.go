@@ -221,7 +221,7 @@ func TestRun_ViolationAtTheEnd(t *testing.T) {
 	}
 }
 
-// Proves worker 17.22, 17.23 (of a whole run)
+// Proves worker 17.22 and 17.23
 func TestRun_Incomplete(t *testing.T) {
 	for _, tc := range []struct {
 		name, stdout string
