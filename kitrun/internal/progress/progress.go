@@ -236,7 +236,7 @@ func (p *Progress) line() {
 
 // draw puts the line on the terminal in the place of the one that stands there.
 func (p *Progress) draw() {
-	text := cut(p.text(), p.opt.Columns()-1)
+	text := cut(p.text(), p.opt.Columns()-spare)
 	if text != p.shown {
 		p.shown = text
 		_, _ = io.WriteString(p.opt.Out, startOfLine+text)
@@ -251,6 +251,10 @@ func (p *Progress) lift() {
 		_, _ = io.WriteString(p.opt.Out, startOfLine)
 	}
 }
+
+// spare is how many columns stay free: for the cursor, and for the ^C that the
+// terminal echoes, so that the line never breaks in two.
+const spare = 3
 
 // startOfLine goes to the start of the line and clears it.
 const startOfLine = "\r\x1b[K"
