@@ -23,35 +23,44 @@ var errStalled = errors.New("the daemon's answer stalls")
 
 var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// forward sends the request to the daemon and its answer to the client. An error
-// means that nothing was answered yet. Once the answer has begun, whatever goes
-// wrong ends the connection, so that a cut answer is never taken for a whole one.
-func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, v visit) error {
-	route := p.route
-	out := &http.Request{
-		Method: r.Method, URL: v.target.url(route.host), Host: route.host,
+// replayable are the headers for whose sake net/http sends a request again after
+// the daemon broke off.
+var replayable = []string{"Idempotency-Key", "X-Idempotency-Key"}
+
+// outgoing makes the daemon's request; body is nil when it has none.
+func (p *passage) outgoing(r *http.Request, v visit) (out *http.Request, body *upload) {
+	out = &http.Request{
+		Method: r.Method, URL: v.target.url(p.route.host), Host: p.route.host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: v.header,
 	}
 	out.Header.Set("User-Agent", userAgent)
 	out.Header.Set("Accept-Encoding", "identity")
-	route.bridge.Credential.set(out.Header)
-	if key, ok := out.Header["Idempotency-Key"]; ok {
-		// Under this name net/http would send a request again after the daemon
-		// broke off. The wire does not know the difference.
-		delete(out.Header, "Idempotency-Key")
-		out.Header["idempotency-key"] = key
+	p.route.bridge.Credential.set(out.Header)
+	for _, name := range replayable {
+		if value, ok := out.Header[name]; ok {
+			// net/http does not know it so written; on the wire it is the same.
+			delete(out.Header, name)
+			out.Header[strings.ToLower(name)] = value
+		}
 	}
-	var body *upload
 	if r.ContentLength > 0 {
-		body = &upload{body: r.Body, control: p.control, route: route}
-		defer body.seal()
+		body = &upload{body: r.Body, control: p.control, route: p.route}
 		out.Body, out.ContentLength = body, r.ContentLength
 	}
+	return out, body
+}
+
+// forward sends the request to the daemon and its answer to the client. An error
+// means that nothing was answered yet. Once the answer has begun, whatever goes
+// wrong ends the connection, so that a cut answer is never taken for a whole one.
+func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, v visit) error {
+	route := p.route
+	out, body := p.outgoing(r, v)
+	defer body.seal()
 	if sent := out.URL.RequestURI(); sent != v.target.String() {
 		return fault.New(fault.TargetInvalid, "send the request: the target would not be sent as it was checked")
 	}
-
 	resp, err := route.daemon.RoundTrip(out.WithContext(ctx))
 	if err != nil {
 		return p.unanswered(r, body, err)
@@ -81,7 +90,7 @@ func (p *passage) forward(ctx context.Context, w http.ResponseWriter, r *http.Re
 		passing.Set("X-Accel-Buffering", "no")
 		passing.Set("Connection", "close")
 	}
-	if body != nil && !body.ended() {
+	if !body.ended() {
 		passing.Set("Connection", "close") // else net/http reads the rest before it answers
 	}
 	maps.Copy(w.Header(), passing)
@@ -101,7 +110,7 @@ func (p *passage) unanswered(r *http.Request, body *upload, err error) error {
 	if e := p.ended(); e != nil {
 		return fault.New(e.code, "send the request: the passage ended: %w", err)
 	}
-	if body != nil && body.timedOut() {
+	if body.timedOut() {
 		return fault.New(fault.BodyTimeout, "send the request: the client's body stopped: %w", err)
 	}
 	if r.Context().Err() != nil {
@@ -121,7 +130,7 @@ func (p *passage) acceptable(r *http.Request, resp *http.Response) error {
 		return fault.New(fault.DaemonAuthFailed, "read the answer: the daemon wants another credential")
 	case code < 200 || code > 599:
 		return fault.New(fault.DaemonAnswer, "read the answer: status %d", code)
-	case resp.ContentLength > p.route.limits.Answer:
+	case resp.ContentLength > p.route.limits.Answer && hasBody(r, resp) && !eventStream(resp):
 		return fault.New(fault.AnswerTooLarge, "read the answer: %d bytes", resp.ContentLength)
 	case eventStream(resp) && resp.Header.Get("Content-Encoding") != "":
 		return fault.New(fault.DaemonAnswer, "read the answer: a compressed stream")
@@ -203,7 +212,7 @@ func (r *Route) location(from Target, h http.Header) (string, error) {
 // bodyIdle to come. What is left of a body when its request is over has what is
 // left of that time: net/http reads it away before it closes the connection. Once
 // the whole body is there the deadline is lifted, since net/http goes on reading,
-// to see the client leave.
+// to see the client leave. A nil upload is no body.
 type upload struct {
 	body    io.ReadCloser
 	control *http.ResponseController
@@ -245,7 +254,11 @@ func (u *upload) Read(b []byte) (int, error) {
 // Close is called by the transport, which may still read.
 func (u *upload) Close() error { return nil }
 
+// timedOut reports whether the client stopped sending.
 func (u *upload) timedOut() bool {
+	if u == nil {
+		return false
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.late
@@ -253,6 +266,9 @@ func (u *upload) timedOut() bool {
 
 // ended reports whether the whole body was read.
 func (u *upload) ended() bool {
+	if u == nil {
+		return true
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.whole
@@ -261,6 +277,9 @@ func (u *upload) ended() bool {
 // seal ends the upload with the handler. A read that waits is woken, since
 // net/http cannot close the body before.
 func (u *upload) seal() {
+	if u == nil {
+		return
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.sealed = true

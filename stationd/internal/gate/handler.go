@@ -171,14 +171,18 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, v visit, err error
 	now := g.opts.Now()
 	switch f.code {
 	case fault.Unauthorized:
-		g.failures.note(v.arrival.from, now)
+		if v.sent { // by somebody who had the right then
+			f.status = http.StatusBadGateway
+		} else {
+			g.failures.note(v.arrival.from, now)
+		}
 	case fault.TooManyFailures:
 		f.wait = g.failures.wait(v.arrival.from, now)
 	case fault.LengthRequired, fault.ProtocolRefused:
 		f.close = true // what follows on the connection may be read in two ways
-	case fault.StationStopping, fault.StationEnded:
+	case fault.StationStopping, fault.StationEnded, fault.AttemptReplaced, fault.TicketRevoked:
 		if v.sent {
-			f.status = http.StatusBadGateway // it may have had its effect
+			f.status = http.StatusBadGateway // it may have had its effect: not to be taken for refused
 		}
 	}
 	if statuses[f.code] == 0 {

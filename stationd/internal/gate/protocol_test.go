@@ -259,7 +259,7 @@ func TestGate_CutAnswer(t *testing.T) {
 // A request whose daemon broke off is not sent a second time, whatever header
 // would make a client library think that it may be.
 func TestGate_NoSecondSend(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(_ *gate.Options, b *gate.Bridge) { b.HeaderAllow = []string{"X-Idempotency-Key"} })
 	if a := w.get("/warm"); a.status != http.StatusOK { // leaves a connection to be reused
 		t.Fatal(a.status)
 	}
@@ -267,6 +267,7 @@ func TestGate_NoSecondSend(t *testing.T) {
 	w.daemon.handle(hijack(""))
 	r := w.request("POST", "/v1", nil)
 	r.Header.Set("Idempotency-Key", "k")
+	r.Header.Set("X-Idempotency-Key", "k")
 	w.refused(w.send(r), http.StatusBadGateway, "daemon_unreachable")
 	saw := w.daemon.requests()
 	if len(saw) != 1 {
