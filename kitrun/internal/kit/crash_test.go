@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,49 +156,77 @@ func memory(t *testing.T) string {
 	return dir
 }
 
-// Proves kit 17.12. An update killed at a hundred random moments leaves the old
-// kit or the new one, never a mix.
+// Proves kit 17.12. Updates killed at a hundred random moments leave the old kit or
+// the new one, never a mix.
 func TestUpdate_Killed(t *testing.T) {
-	const rounds = 100
+	const workspaces, rounds = 4, 25
 	seed := uint64(time.Now().UnixNano())
-	r := rand.New(rand.NewPCG(seed, seed))
 	sources, hashes := versions(t, 40)
-	dest := memory(t)
-	have := install(t, sources[0], dest).Hash
-	begin := time.Now()
-	if err := kitrun(t, "", "install", sources[0], "--dest", dest, "--update").Run(); err != nil {
-		t.Fatal(err)
-	}
-	whole := time.Since(begin)
-	var old, updated, finished int
-	for round := range rounds {
-		next := 0
-		if have == hashes[0] {
-			next = 1
+	var old, updated atomic.Int32
+	t.Run("workspaces", func(t *testing.T) {
+		for n := range workspaces {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				t.Parallel()
+				k := killer{sources: sources, hashes: hashes, dest: memory(t), random: rand.New(rand.NewPCG(seed, uint64(n)))}
+				k.have = install(t, sources[0], k.dest).Hash
+				k.measure(t)
+				for range rounds {
+					if k.round(t) {
+						updated.Add(1)
+					} else {
+						old.Add(1)
+					}
+				}
+			})
 		}
-		cmd := kitrun(t, "", "install", sources[next], "--dest", dest, "--update")
-		if err := cmd.Start(); err != nil {
+	})
+	t.Logf("of %d updates %d left the old kit and %d the new one", workspaces*rounds, old.Load(), updated.Load())
+	if old.Load() == 0 || updated.Load() == 0 {
+		t.Errorf("all rounds ended alike (seed %d)", seed)
+	}
+}
+
+// killer updates one kit to and fro, and kills the update.
+type killer struct {
+	sources, hashes [2]string
+	dest            string
+	random          *rand.Rand
+	have            string        // hash of what is installed
+	whole           time.Duration // of an undisturbed update
+}
+
+// measure takes the shortest of some undisturbed updates.
+func (k *killer) measure(t *testing.T) {
+	k.whole = time.Hour
+	for range 3 {
+		cmd := kitrun(t, "", "install", k.sources[0], "--dest", k.dest, "--update")
+		begin := time.Now()
+		if err := cmd.Run(); err != nil {
 			t.Fatal(err)
 		}
-		timer := time.AfterFunc(time.Duration(r.Int64N(int64(whole*5/4))), func() { _ = cmd.Process.Kill() })
-		err := cmd.Wait()
-		timer.Stop()
-		if err == nil {
-			finished++
-		}
-		got := afterCrash(t, dest, have, hashes[next])
-		if which := read(t, repos(dest), "sample", "which"); hashes[which[0]-'0'] != got {
-			t.Fatalf("round %d, seed %d: the file of version %s under the hash of the other", round, seed, which)
-		}
-		if got == have {
-			old++
-		} else {
-			updated++
-		}
-		have = got
+		k.whole = min(k.whole, time.Since(begin))
 	}
-	t.Logf("of %d updates of about %v each, %d left the old kit and %d the new one; %d ended by themselves", rounds, whole, old, updated, finished)
-	if old == 0 || updated == 0 {
-		t.Errorf("all %d rounds ended alike (seed %d)", rounds, seed)
+}
+
+// round kills one update at a random moment and reports whether the new kit is
+// there afterwards.
+func (k *killer) round(t *testing.T) bool {
+	next := 0
+	if k.have == k.hashes[0] {
+		next = 1
 	}
+	cmd := kitrun(t, "", "install", k.sources[next], "--dest", k.dest, "--update")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(time.Duration(k.random.Int64N(int64(k.whole*5/4))), func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // killed, or done before
+	timer.Stop()
+	got := afterCrash(t, k.dest, k.have, k.hashes[next])
+	if which := read(t, repos(k.dest), "sample", "which"); k.hashes[which[0]-'0'] != got {
+		t.Fatalf("the file of version %s under the hash of the other", which)
+	}
+	changed := got != k.have
+	k.have = got
+	return changed
 }

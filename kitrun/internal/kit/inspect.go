@@ -43,12 +43,7 @@ func Inspect(dir string) (Inspection, error) {
 		return Inspection{}, invalid(r)
 	}
 	m := r.Manifest
-	out := Inspection{ID: m.ID, Name: m.Name, Execution: m.Execution}
-	for _, s := range []*string{&out.ID, &out.Name} {
-		if *s == "" {
-			*s = "<unknown>"
-		}
-	}
+	out := Inspection{ID: orUnknown(m.Members, "id"), Name: orUnknown(m.Members, "name"), Execution: m.Execution}
 	out.Conformance.K0 = r.core == 0
 	out.Conformance.K1 = out.Conformance.K0 && slices.ContainsFunc(assetLists, func(name string) bool { return hasEntries(m.Members, name) })
 	out.Conformance.K2 = out.Conformance.K1 && hasEntries(m.Members, "evals")
@@ -66,6 +61,14 @@ func Inspect(dir string) (Inspection, error) {
 	}
 	out.Targets = append(out.Targets, out.ThirdParty...)
 	return out, nil
+}
+
+func orUnknown(o strictjson.Object, name string) string {
+	v, _ := o.Get(name)
+	if s, ok := v.(string); ok {
+		return s
+	}
+	return "<unknown>"
 }
 
 func hasEntries(o strictjson.Object, name string) bool {
