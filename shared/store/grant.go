@@ -43,6 +43,7 @@ const (
 	GrantLifeMost        = 24 * time.Hour
 	maxModel             = 256
 	maxLabel             = 128
+	maxPath              = 4096
 
 	GrantWait = 5 * time.Second // until a creator gives up on a requested grant
 	CloseWait = 7 * time.Second // until a close from another process is not confirmed
@@ -122,7 +123,7 @@ func (g Grant) Open() bool {
 // Authorises reports whether a request may use the grant at this time: a wish to
 // close and the end of its life work at once, before anybody acts on them.
 func (g Grant) Authorises(now int64) bool {
-	return g.State == GrantActive && g.CloseRequestedAt == 0 && g.ExpiresAt > now
+	return g.State == GrantActive && g.CloseRequestedAt == 0 && g.ExpiresAt > now && g.Request.Model != ""
 }
 
 // BrokerdLease names the one brokerd that serves the grants of the Store.
@@ -164,7 +165,10 @@ func scanGrant(r scanner) (g Grant, err error) {
 		return g, err
 	}
 	copy(g.CapabilitySHA256[:], hash)
-	return g, json.Unmarshal(request, &g.Request)
+	if json.Unmarshal(request, &g.Request) != nil {
+		g.Request = GrantRequest{} // of a program that is not ours: it names no model, so that nothing can be had with it
+	}
+	return g, nil
 }
 
 var (
@@ -260,7 +264,9 @@ func (n NewGrant) complete() (NewGrant, error) {
 		return refuse("base path %.40q is neither empty nor /v1", n.BasePath)
 	case !strings.HasPrefix(n.CredentialRef, "/"):
 		return refuse("the path of the credential file is not absolute")
-	case len(n.RunID) > maxLabel || len(n.OwnerID) > maxLabel:
+	case max(len(n.CredentialRef), len(r.LedgerFile)) > maxPath:
+		return refuse("a path is longer than %d bytes", maxPath)
+	case max(len(n.RunID), len(n.OwnerID), len(n.RemoteCIDR), len(r.UpstreamOrigin)) > maxLabel:
 		return refuse("a label is longer than %d bytes", maxLabel)
 	case r.RequestBindingDigest != "" && !validDigest(r.RequestBindingDigest):
 		return refuse("request_binding_digest is not sha256: and 64 lower hex digits")

@@ -140,6 +140,7 @@ func TestGrant_NotAskable(t *testing.T) {
 		"long life":            {func(n *store.NewGrant) { n.Life = 25 * time.Hour }, fault.InvalidArguments},
 		"base path":            {func(n *store.NewGrant) { n.BasePath = "/v2" }, fault.InvalidArguments},
 		"relative credential":  {func(n *store.NewGrant) { n.CredentialRef = "auth.json" }, fault.InvalidArguments},
+		"long path":            {func(n *store.NewGrant) { n.CredentialRef = "/" + strings.Repeat("p", 4096) }, fault.InvalidArguments},
 		"long label":           {func(n *store.NewGrant) { n.RunID = strings.Repeat("r", 129) }, fault.InvalidArguments},
 		"digest":               {func(n *store.NewGrant) { n.Request.RequestBindingDigest, n.Request.LedgerFile = "sha256:AB", "/l" }, fault.InvalidArguments},
 		"digest without file":  {func(n *store.NewGrant) { n.Request.RequestBindingDigest = digest }, fault.InvalidArguments},
@@ -163,6 +164,27 @@ func TestGrant_NotAskable(t *testing.T) {
 	}
 	if open, err := w.OpenGrants(t.Context()); err != nil || len(open) != 0 {
 		t.Errorf("%d rows, %v", len(open), err)
+	}
+}
+
+// A row that cannot be understood isolates itself: it is listed, and opens nothing.
+func TestGrant_UnknownRequest(t *testing.T) {
+	l := newLender(t)
+	good, bad := l.active(nil), l.active(nil)
+	if _, err := l.raw().Exec(`UPDATE broker_grants SET request = '{"model":7}' WHERE grant_id = ?`, bad.ID); err != nil {
+		t.Fatal(err)
+	}
+	all, err := l.OpenGrants(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("got %d, %v", len(all), err)
+	}
+	for _, g := range all {
+		if got, want := g.Authorises(l.clk.now().UnixMilli()), g.ID == good.ID; got != want {
+			t.Errorf("%s: authorises %t, want %t", g.ID, got, want)
+		}
+	}
+	if a := l.one(bad.ID); a.Result != store.DraftClosed {
+		t.Errorf("got %+v", a)
 	}
 }
 

@@ -59,6 +59,7 @@ const (
 	reasonShutdown    = "broker_shutdown"
 	reasonCreatorGone = "creator_gone"
 	reasonEndpoint    = "endpoint_lost"
+	reasonDoubt       = "activation_in_doubt"
 )
 
 // Options of a Broker. Store, Keeper, Doorbell and Log are required.
@@ -117,6 +118,7 @@ type session struct {
 	unkeep     func()
 	anchor     *anchor
 	tampered   atomic.Int64 // ms when the anchor was found wrong; 0: never
+	unreadable atomic.Value // code of the last failure to read the credential again, "" after a success
 	closing    bool         // Broker.mu
 }
 
@@ -160,11 +162,16 @@ func (b *Broker) Run(ctx context.Context) error {
 			b.log.Warn("lease not given back", "err", err)
 		}
 	}()
-	all, err := b.start(ctx)
+	metrics, err := b.metrics()
 	if err != nil {
 		return err
 	}
-	return b.serve(ctx, held, all)
+	all, err := b.start(ctx)
+	if err != nil {
+		metrics.end()
+		return err
+	}
+	return b.serve(ctx, held, all, metrics)
 }
 
 // start repairs what a dead brokerd left, listens, and takes its grants over.
@@ -203,7 +210,7 @@ func (b *Broker) start(ctx context.Context) (all []bound, err error) {
 
 // serve runs the servers and the work on grants, and ends them in order: accept no
 // more, close the grants, write what is left.
-func (b *Broker) serve(ctx, held context.Context, all []bound) error {
+func (b *Broker) serve(ctx, held context.Context, all []bound, metrics *metricsServer) (err error) {
 	journalCtx, endJournal := context.WithCancel(context.WithoutCancel(ctx))
 	defer endJournal()
 	var running, working, journal sync.WaitGroup
@@ -218,12 +225,8 @@ func (b *Broker) serve(ctx, held context.Context, all []bound) error {
 	for _, l := range all {
 		running.Go(func() { report(served(server.Serve(b.handler.Listen(l)))) })
 	}
-	metrics, err := b.metrics()
-	if err == nil && metrics != nil {
+	if metrics != nil {
 		running.Go(func() { report(served(metrics.serve())) })
-	}
-	if err != nil {
-		failed <- err
 	}
 
 	work, endWork := context.WithCancel(held)
@@ -261,9 +264,7 @@ func (b *Broker) serve(ctx, held context.Context, all []bound) error {
 	cancel()
 	shut.Wait()
 	_ = server.Close()
-	if metrics != nil {
-		_ = metrics.Close()
-	}
+	metrics.end()
 	running.Wait()
 	endJournal()
 	journal.Wait()

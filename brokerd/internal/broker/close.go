@@ -26,7 +26,7 @@ func (b *Broker) close(id, reason string) {
 	b.closes.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), CloseWait+startWait)
 		defer cancel()
-		g, err := b.end(ctx, id, reason)
+		g, ended, err := b.end(ctx, id, reason)
 		b.mu.Lock()
 		s.closing = err == nil
 		if err == nil {
@@ -38,19 +38,22 @@ func (b *Broker) close(id, reason string) {
 			return
 		}
 		b.release(ctx, s)
+		if !ended {
+			return // it was over before
+		}
 		b.log.Info("grant ended", "grant_id", id, "state", g.State, "reason", g.CloseReason,
 			"received", g.Received, "forwarded", g.Forwarded, "refused", g.Refused)
 	})
 }
 
-func (b *Broker) end(ctx context.Context, id, reason string) (store.Grant, error) {
-	g, err := b.opt.Store.Grant(ctx, id)
-	if err != nil {
-		return g, err
+// end does the work of a close; ended is false for a grant that was at its end.
+func (b *Broker) end(ctx context.Context, id, reason string) (g store.Grant, ended bool, err error) {
+	if g, err = b.opt.Store.Grant(ctx, id); err != nil || !g.Open() {
+		return g, false, err
 	}
 	if g.State == store.GrantActive {
 		if _, err = b.opt.Store.BeginClose(ctx, b.lease, id, reason); err != nil && !fault.Is(err, fault.GrantClosed) {
-			return g, err
+			return g, false, err
 		}
 	}
 	handlers, cancel := context.WithTimeout(ctx, CloseWait)
@@ -62,10 +65,7 @@ func (b *Broker) end(ctx context.Context, id, reason string) (store.Grant, error
 		b.log.Warn("write the last rows of a grant", "grant_id", id, "err", err)
 	}
 	g, err = b.opt.Store.FinishClose(ctx, b.lease, id)
-	if fault.Is(err, fault.GrantClosed) && !g.Open() {
-		return g, nil
-	}
-	return g, err
+	return g, err == nil, err
 }
 
 // closeAll begins to close every grant.

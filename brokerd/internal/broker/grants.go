@@ -48,7 +48,11 @@ func (b *Broker) over(ctx context.Context, g store.Grant, now int64) (reason str
 	case g.ExpiresAt <= now:
 		return store.CloseExpired, nil
 	}
-	if s := b.session(g.ID); s != nil && s.tampered.Load() != 0 && s.tampered.Load()+tamperWait.Milliseconds() <= now {
+	s := b.session(g.ID)
+	if s == nil && g.State == store.GrantActive { // the commit that made it active was in doubt
+		return reasonDoubt, nil
+	}
+	if s != nil && s.tampered.Load() != 0 && s.tampered.Load()+tamperWait.Milliseconds() <= now {
 		return string(fault.BudgetIntegrity), nil
 	}
 	gone, err := b.opt.Store.CreatorGone(ctx, g)
@@ -78,22 +82,21 @@ func (b *Broker) takeUp(ctx context.Context, g store.Grant) error {
 		b.mu.Unlock()
 	}
 	b.release(ctx, s)
-	code := fault.CodeOf(err)
-	if !refusable(code) {
+	if ctx.Err() != nil || ours(err) {
 		return err
 	}
+	code := fault.CodeOf(err)
 	b.log.Warn("grant refused", "grant_id", g.ID, "run_id", g.RunID, "code", code, "err", err)
 	_, err = b.opt.Store.RefuseGrant(ctx, b.lease, g.ID, code)
 	return err
 }
 
-// refusable are the conditions that are the creator's to know. Whatever else goes
-// wrong is between brokerd and the Store, and may be better at the next look.
-func refusable(code fault.Code) bool {
-	switch code {
-	case fault.CredentialUnavailable, fault.CredentialPermissions, fault.CredentialExpired, fault.OriginNotAllowed, fault.ModelRequired,
-		fault.ListenerUnavailable, fault.BudgetMissing, fault.BudgetExists, fault.BudgetOwned, fault.BudgetMismatch, fault.BudgetIntegrity,
-		fault.InvalidArguments:
+// ours reports whether an error is between brokerd and the Store, so that it may be
+// gone at the next look. All others are the creator's to know: the row of one never
+// keeps brokerd from the next.
+func ours(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.StoreBusy, fault.StoreUnavailable, fault.StoreIncompatible, fault.LeaseLost, fault.GrantClosed:
 		return true
 	}
 	return false
@@ -102,6 +105,9 @@ func refusable(code fault.Code) bool {
 // prepare does all that a grant needs before it is active: endpoint, credential,
 // origin, budget.
 func (b *Broker) prepare(ctx context.Context, g store.Grant, s *session) error {
+	if g.Request.Model == "" {
+		return fault.New(fault.ModelRequired, "take up grant %s: it names no model", g.ID)
+	}
 	if _, ok := b.endpoint(g); !ok {
 		return fault.New(fault.ListenerUnavailable, "take up grant %s: there is no %s listener", g.ID, kindOf(g))
 	}

@@ -123,8 +123,11 @@ func (b *Broker) credential(ctx context.Context, g upstream.Grant) (upstream.Cre
 	case errors.Is(err, upstream.ErrClosed):
 		return c, err
 	case err != nil:
-		b.log.Warn("credential file cannot be read again", "grant_id", g.ID, "code", fault.CodeOf(err), "err", err)
-		b.note(ctx, g.ID, string(fault.CodeOf(err)), "")
+		code := string(fault.CodeOf(err))
+		if s.unreadable.Swap(code) != code { // said once, however often a worker asks
+			b.log.Warn("credential file cannot be read again", "grant_id", g.ID, "code", code, "err", err)
+			b.note(ctx, g.ID, code, "")
+		}
 		return c, err
 	case ch.kind || kind != s.kind:
 		b.log.Warn("the credential is of another kind now; the grant is revoked", "grant_id", g.ID)
@@ -137,6 +140,7 @@ func (b *Broker) credential(ctx context.Context, g upstream.Grant) (upstream.Cre
 		b.log.Info("credential file changed and was read again", "grant_id", g.ID)
 		b.note(ctx, g.ID, "credential_reread", "")
 	}
+	s.unreadable.Store("")
 	if b.opt.TestOrigin != "" && !b.vault.begins(s.credential, upstream.TestPrefix) {
 		return upstream.Credential{}, fault.New(fault.OriginNotAllowed, "use the credential of grant %s: a test upstream gets none but a test credential", g.ID)
 	}

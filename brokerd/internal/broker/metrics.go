@@ -26,6 +26,15 @@ type metricsServer struct {
 
 func (m *metricsServer) serve() error { return m.Serve(m.listener) }
 
+// end closes the page, whether it was served or not; there may be none.
+func (m *metricsServer) end() {
+	if m == nil {
+		return
+	}
+	_ = m.Close()
+	_ = m.listener.Close()
+}
+
 // metrics gives the server of the metrics page; nil when none is asked for.
 func (b *Broker) metrics() (*metricsServer, error) {
 	if b.opt.Metrics == "" {
