@@ -54,7 +54,7 @@ func TestWorker_Demo(t *testing.T) {
 		t.Errorf("receipt:\n%s", out.Receipt)
 	}
 	g := out.Grant
-	if g.State != store.GrantClosed || out.Provider < 2 || int64(g.Forwarded) != out.Provider || g.MeasuredInput != receipt.Usage.Input || g.MeasuredOutput != receipt.Usage.Output {
+	if g.State != store.GrantClosed || out.Provider < 2 || g.Forwarded != out.Provider || g.MeasuredInput != receipt.Usage.Input || g.MeasuredOutput != receipt.Usage.Output {
 		t.Errorf("the grant is %+v, the provider saw %d requests, the receipt says %+v", g, out.Provider, receipt.Usage)
 	}
 }

@@ -5,6 +5,9 @@
 // approves it once, and is called back again. The model behind the agent is
 // scripted, so no account is needed. At the end everything drains and nothing is
 // left running.
+//
+// demo worker shows the other job: a credential is lent to a real Codex in a locked
+// container, and then searched for everywhere.
 package main
 
 import (
@@ -37,6 +40,9 @@ const (
 const wait = time.Minute
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
+		os.Exit(workerMain(os.Args[2:]))
+	}
 	bin := flag.String("bin", "bin", "directory of the built programs")
 	o := options{}
 	flag.StringVar(&o.agent, "agent", rig.Codex, "agent to show: codex or claude")
