@@ -190,10 +190,9 @@ func tree(t *testing.T, root string) []string {
 // verdicts asks the public tool about many directories in one process, which its
 // start makes worth while: exit status of validate, of inspect, what inspect prints.
 const verdicts = `
-const [kit, ...dirs] = process.argv.slice(1);
-const { main } = await import(kit);
+const { main } = await import(process.env.KIT_COMMANDS);
 const log = console.log;
-for (const dir of dirs) {
+for (const dir of process.argv.slice(1)) {
   const said = [];
   console.log = console.error = (text) => said.push(text);
   const valid = await main(["validate", dir]);
@@ -214,8 +213,8 @@ func TestInterop_Verdicts(t *testing.T) {
 		}
 		dirs = append(dirs, found...)
 	}
-	cmd := exec.Command(tool.node, append([]string{"--input-type=module", "-e", verdicts, "--", filepath.Join(filepath.Dir(tool.cli), "cli/kit.js")}, dirs...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	cmd := exec.Command(tool.node, append([]string{"--input-type=module", "-e", verdicts, "--"}, dirs...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "KIT_COMMANDS=" + filepath.Join(filepath.Dir(tool.cli), "cli/kit.js")}
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
