@@ -74,7 +74,7 @@ func (d *docker) Info(ctx context.Context) (EngineInfo, error) {
 		return EngineInfo{}, err
 	}
 	return EngineInfo{OSType: i.OSType, OperatingSystem: i.OperatingSystem, SecurityOptions: i.SecurityOptions,
-		Version: i.ServerVersion, APIVersion: d.c.ClientVersion(), SwapLimit: i.SwapLimit}, nil
+		Version: i.ServerVersion, APIVersion: d.c.ClientVersion(), SwapLimit: i.SwapLimit, CPUs: i.NCPU}, nil
 }
 
 func (d *docker) Image(ctx context.Context, ref string) (string, error) {

@@ -60,6 +60,7 @@ type EngineInfo struct {
 	Version         string
 	APIVersion      string // as negotiated
 	SwapLimit       bool   // the kernel can bound swap
+	CPUs            int
 }
 
 // Streams are the ends of an attached container.

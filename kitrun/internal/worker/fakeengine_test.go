@@ -144,7 +144,7 @@ func (f *fakeEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case path == "/_ping":
 		io.WriteString(w, "OK")
 	case path == "/info":
-		doc := map[string]any{"OSType": "linux", "OperatingSystem": "Debian GNU/Linux 12", "ServerVersion": "20.10.24", "SwapLimit": true,
+		doc := map[string]any{"OSType": "linux", "OperatingSystem": "Debian GNU/Linux 12", "ServerVersion": "20.10.24", "SwapLimit": true, "NCPU": 2,
 			"SecurityOptions": []string{"name=seccomp,profile=default"}}
 		if f.info != nil {
 			f.info(doc)

@@ -33,15 +33,15 @@ var (
 // harness gives version and digest of the image's codex: from the Store, since an
 // image never changes, else from a look into the image. Nothing is said that was
 // not seen, and a run that somebody wants to end does not wait for it.
-func (r *run) harness(ctx context.Context, end ending) harness {
+func (r *run) harness(ctx context.Context) harness {
 	known, ok, err := r.Store.WorkerImage(context.Background(), r.Image)
 	if err == nil && ok {
 		return harness{known.HarnessVersion, known.HarnessDigest}
 	}
-	if end.cancelled || errors.Is(ctx.Err(), context.Canceled) {
+	if ctx.Err() != nil {
 		return harness{}
 	}
-	h, err := r.lookInside()
+	h, err := r.lookInside(ctx)
 	if err == nil {
 		err = r.Store.SaveWorkerImage(context.Background(), store.WorkerImage{Image: r.Image, HarnessVersion: h.version, HarnessDigest: h.digest})
 	}
@@ -53,8 +53,8 @@ func (r *run) harness(ctx context.Context, end ending) harness {
 
 // lookInside runs the script in a container of its own: the same locks, no
 // network, no mounts, no capability.
-func (r *run) lookInside() (h harness, err error) {
-	ctx, stop := context.WithTimeout(context.Background(), harnessWait)
+func (r *run) lookInside(ctx context.Context) (h harness, err error) {
+	calls, stop := context.WithTimeout(context.WithoutCancel(ctx), harnessWait)
 	defer stop()
 	spec := r.locked(r.Store.ID())
 	spec.Name = namePrefix + r.InvocationID + "-image"
@@ -64,19 +64,19 @@ func (r *run) lookInside() (h harness, err error) {
 	if !r.id.native {
 		spec.User = ""
 	}
-	id, err := r.Engine.Create(ctx, spec)
+	id, err := r.Engine.Create(calls, spec)
 	if err != nil {
 		return h, fmt.Errorf("make a container: %w", err)
 	}
 	defer func() { err = errors.Join(err, removeVerified(r.Engine, id)) }()
-	seen, err := r.Engine.Inspect(ctx, id)
+	seen, err := r.Engine.Inspect(calls, id)
 	if err != nil {
 		return h, fmt.Errorf("inspect it: %w", err)
 	}
 	if err := differs(seen, spec, r.id); err != nil {
 		return h, err
 	}
-	out, err := output(ctx, r.Engine, id)
+	out, err := output(ctx, calls, r.Engine, id)
 	if err != nil {
 		return h, err
 	}
@@ -94,18 +94,21 @@ func parseHarness(out []byte) (h harness, err error) {
 	return harness{version, "sha256:" + m[1]}, nil
 }
 
-// output runs a container without input to its end and gives its stdout.
-func output(ctx context.Context, e Engine, id string) ([]byte, error) {
-	streams, err := e.Attach(ctx, id)
+// output runs a container without input to its end, at most until ctx ends, and
+// gives its stdout.
+func output(ctx, calls context.Context, e Engine, id string) ([]byte, error) {
+	streams, err := e.Attach(calls, id)
 	if err != nil {
 		return nil, fmt.Errorf("attach to it: %w", err)
 	}
 	defer streams.Close()
-	exits, err := e.Wait(ctx, id)
+	waiting, stopWaiting := context.WithTimeout(ctx, harnessWait)
+	defer stopWaiting()
+	exits, err := e.Wait(waiting, id)
 	if err != nil {
 		return nil, fmt.Errorf("wait for it: %w", err)
 	}
-	if err := e.Start(ctx, id); err != nil {
+	if err := e.Start(calls, id); err != nil {
 		return nil, fmt.Errorf("start it: %w", err)
 	}
 	var out bounded
@@ -114,10 +117,12 @@ func output(ctx context.Context, e Engine, id string) ([]byte, error) {
 		defer close(done)
 		_ = streams.Split(&out, &bounded{})
 	}()
-	exit := <-exits // at the latest with ctx
-	select {
-	case <-done:
-	case <-time.After(drainWait):
+	exit := <-exits
+	if exit.Err == nil {
+		select {
+		case <-done:
+		case <-time.After(drainWait):
+		}
 	}
 	streams.Close()
 	<-done

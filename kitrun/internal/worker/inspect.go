@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -160,25 +159,4 @@ func mountsOf(o Observed) []ReceiptMount {
 	}
 	slices.SortFunc(out, func(a, b ReceiptMount) int { return strings.Compare(a.Destination, b.Destination) })
 	return out
-}
-
-// unavailable says that the engine did not do something.
-func unavailable(doing string, err error) error {
-	return fault.New(fault.DockerUnavailable, "%s: %w", doing, err).
-		WithHint("is the container engine running, and may this user open its socket?")
-}
-
-// Reason gives the form of an error that the shim passes on: its code and, where
-// there is one, the option, field, kind or reason after a colon.
-func Reason(err error) string {
-	f, ok := fault.As(err)
-	if !ok {
-		return string(fault.CodeOf(err))
-	}
-	for _, key := range []string{"option", "field", "kind", "reason"} {
-		if v, ok := f.Details[key]; ok {
-			return fmt.Sprintf("%s:%v", f.Code, v)
-		}
-	}
-	return string(f.Code)
 }

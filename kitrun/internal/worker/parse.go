@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drawbridge/kitrun/internal/storage"
-	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
 	"drawbridge/shared/strictjson"
 )
@@ -224,12 +223,6 @@ func readRegular(path string, most int64) ([]byte, error) {
 		return nil, tooLong(most)
 	}
 	return data, nil
-}
-
-// invalid refuses one option by its name.
-func invalid(option, format string, args ...any) *fault.Error {
-	e := fault.New(fault.OptionInvalid, "check worker option "+option+": "+format, args...)
-	return e.With("option", option)
 }
 
 // PrepareCommand makes a preparation of a program that is run without a shell,

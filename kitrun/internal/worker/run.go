@@ -122,6 +122,7 @@ func (r *run) qualify(ctx context.Context) error {
 	if r.id, err = qualify(info); err != nil {
 		return err
 	}
+	r.limits.CPUs = min(r.limits.CPUs, float64(max(info.CPUs, 1))) // an engine refuses more than it has
 	if r.User != "" && !r.id.native {
 		return invalid("user", "it can be chosen only where the engine runs on this machine's kernel")
 	}
@@ -190,9 +191,11 @@ func (r *run) create(ctx context.Context) (err error) {
 		return r.notMade("make", err)
 	}
 	crashpoint.At("worker_made")
-	if r.row, err = r.Store.WorkerCreated(calls, r.InvocationID, r.container); err != nil {
+	row, err := r.Store.WorkerCreated(calls, r.InvocationID, r.container)
+	if err != nil {
 		return err
 	}
+	r.row = row
 	if r.seen, err = r.Engine.Inspect(calls, r.container); err != nil {
 		return r.notMade("inspect", err)
 	}
@@ -288,16 +291,14 @@ func (r *run) finish(ctx context.Context, end ending) (Receipt, error) {
 	}
 	ended := r.Now()
 	r.lastLook(&end)
-	harness := r.harness(ctx, end)
+	harness := r.harness(ctx)
 
 	receipt := r.receipt(end, harness, ended)
 	receipt.ContainerRemoved = removal == nil
-	err := r.outputs(&receipt, end)
-	digest := ""
+	kept := r.outputs(&receipt, end)
+	digest, err := r.arts.receipt(receipt) // also when the output could not be kept
 	if err == nil {
-		if digest, err = r.arts.receipt(receipt); err == nil {
-			crashpoint.At("worker_receipt")
-		}
+		crashpoint.At("worker_receipt")
 	}
 	r.ended(removal, digest)
 	r.emit(func(e *Event) {
@@ -305,7 +306,7 @@ func (r *run) finish(ctx context.Context, end ending) (Receipt, error) {
 			e.State = StateCompleted
 		}
 	})
-	return receipt, errors.Join(err, removal)
+	return receipt, errors.Join(kept, err, removal)
 }
 
 // lastLook inspects the storage once more: what was written just before the end
@@ -356,8 +357,10 @@ func (r *run) outputs(receipt *Receipt, end ending) error {
 		r.Log.Info("the worker's output is not one complete turn", "invocation", r.InvocationID, "err", err)
 		return nil
 	}
-	receipt.Completed, receipt.ProviderThreadID, receipt.Usage, receipt.Final = true, &sum.ThreadID, sum.Usage, sum.Final
-	if sum.Final != nil { // it may hold what a JSON escape had hidden in the bytes
+	// The texts may hold what an escape of JSON had hidden in the bytes.
+	thread := r.red.Text(sum.ThreadID)
+	receipt.Completed, receipt.ProviderThreadID, receipt.Usage = true, &thread, sum.Usage
+	if sum.Final != nil {
 		final := r.red.Text(*sum.Final)
 		receipt.Final = &final
 	}
@@ -449,99 +452,4 @@ func (r *run) codexEvent(e tailEvent) {
 			ev.InputTokens, ev.OutputTokens = e.usage.InputTokens, e.usage.OutputTokens
 		}
 	})
-}
-
-// outOfTime gives err, unless it is the end of ctx that caused it.
-func (r *run) outOfTime(ctx context.Context, doing string, err error) error {
-	if ctx.Err() != nil {
-		return notStarted(ctx, doing)
-	}
-	return err
-}
-
-// notStarted says why a run ended before its container started.
-func notStarted(ctx context.Context, doing string) error {
-	reason := "cancelled"
-	if errors.Is(context.Cause(ctx), errDeadline) {
-		reason = "timeout"
-	}
-	return fault.New(fault.WorkerNotStarted, "%s: %s before codex was started", doing, reason).With("reason", reason)
-}
-
-// notMade says that the engine did not do its part for the container.
-func (r *run) notMade(doing string, err error) error {
-	return fault.New(fault.WorkerNotStarted, "%s container %s%s: %w", doing, namePrefix, r.InvocationID, err).With("reason", "engine").
-		WithHint("codex was not started and there is no receipt; the engine's own log may say more")
-}
-
-// clean hides the capability in an error, should an engine have repeated it.
-func (r *run) clean(err error) error {
-	if err == nil || !r.red.Finds([]byte(err.Error())) {
-		return err
-	}
-	f, ok := fault.As(err)
-	if !ok {
-		return fault.New(fault.Internal, "run a worker: %s", r.red.Text(err.Error()))
-	}
-	out := *f
-	out.Message, out.Err = r.red.Text(f.Message), nil
-	return &out
-}
-
-// tailEvent is one line of a turn as far as an operator wants to see it.
-type tailEvent struct {
-	kind, item string
-	usage      Usage
-}
-
-// eventTail reads lines as they come. It is for the eye only: what counts is read
-// again, whole, by ParseEvents.
-type eventTail struct {
-	see  func(tailEvent)
-	buf  []byte
-	skip bool // the line is longer than an eye wants
-}
-
-const tailLine = 64 << 10
-
-func (t *eventTail) write(p []byte) {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		part := p
-		if i >= 0 {
-			part = p[:i]
-		}
-		if len(t.buf)+len(part) > tailLine {
-			t.skip = true
-		}
-		if !t.skip {
-			t.buf = append(t.buf, part...)
-		}
-		if i < 0 {
-			return
-		}
-		if !t.skip {
-			t.line()
-		}
-		t.buf, t.skip = t.buf[:0], false
-		p = p[i+1:]
-	}
-}
-
-func (t *eventTail) line() {
-	var e codexEvent
-	if decodeObject(t.buf, &e) != nil {
-		return
-	}
-	out := tailEvent{kind: fault.CleanLine(text(e.Type))}
-	var item codexItem
-	if decodeObject(e.Item, &item) == nil {
-		out.item = fault.CleanLine(text(item.Type))
-	}
-	if e.Usage != nil {
-		out.usage = usageOf(e.Usage)
-	}
-	if out.kind != "" && len(out.kind) <= 64 && len(out.item) <= 64 {
-		t.see(out)
-	}
 }

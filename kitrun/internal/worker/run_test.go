@@ -367,6 +367,27 @@ func TestRun_EngineFails(t *testing.T) {
 	})
 }
 
+// A run whose row another process settled meanwhile does not start its container.
+func TestRun_RowTaken(t *testing.T) {
+	r, f := newFake(t)
+	r.deps.Progress = func(e worker.Event) {
+		if e.State != worker.StateCreated {
+			return
+		}
+		row, err := r.deps.Store.Worker(context.Background(), r.opts.InvocationID)
+		if err != nil {
+			t.Error(err)
+		}
+		if ok, err := r.deps.Store.WorkerEnded(context.Background(), row, "removed", ""); err != nil || !ok {
+			t.Error(ok, err)
+		}
+	}
+	r.refused("lease_lost")
+	f.neverStarted()
+	r.gone()
+	r.noFiles()
+}
+
 // An engine that goes away in the middle of a turn: nothing more is known of the
 // container, the receipt says so, and the row stays for a sweep.
 func TestRun_EngineGone(t *testing.T) {

@@ -72,9 +72,11 @@ func (r *run) turn(ctx context.Context) (end ending, err error) {
 	if ctx.Err() != nil {
 		return end, notStarted(ctx, "start the container")
 	}
-	if r.row, err = r.Store.WorkerRunning(calls, r.InvocationID); err != nil {
+	row, err := r.Store.WorkerRunning(calls, r.InvocationID)
+	if err != nil {
 		return end, err
 	}
+	r.row = row
 	r.begun = r.Now()
 	if err := r.Engine.Start(calls, r.container); err != nil {
 		if !r.mayHaveStarted() {

@@ -4,20 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode"
 
-	"golang.org/x/sys/unix"
-
 	"drawbridge/kitrun/internal/storage"
-	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
 )
 
@@ -161,134 +156,6 @@ func (j *job) lent(Deps) error {
 	return nil
 }
 
-// paths makes the paths real and keeps directories apart that must be.
-func (j *job) paths(d Deps) error {
-	for _, p := range []struct {
-		option string
-		path   *string
-		writes bool // the worker or we write there
-	}{{"workspace", &j.Workspace, !j.ReadOnlyWorkspace}, {"sourceRoot", &j.SourceRoot, false}, {"artifactRoot", &j.ArtifactRoot, true}} {
-		real, err := realDir(*p.path)
-		if err != nil {
-			return invalid(p.option, "%w", err)
-		}
-		if why := unsafeDir(real, p.writes, d); why != "" {
-			return invalid(p.option, "%s", why)
-		}
-		*p.path = real
-	}
-	if within(j.ArtifactRoot, j.Workspace) || within(j.Workspace, j.ArtifactRoot) {
-		return invalid("artifactRoot", "it and the workspace contain each other").
-			WithHint("a worker could forge its own receipts: use directories beside each other")
-	}
-	st, err := os.Lstat(j.ArtifactRoot)
-	if err != nil {
-		return invalid("artifactRoot", "%w", bare(err))
-	}
-	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() {
-		return invalid("artifactRoot", "it belongs to another user")
-	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return invalid("artifactRoot", "its mode is %04o, which lets others in", st.Mode().Perm()).WithHint("chmod 700 it")
-	}
-	return j.contextFile(d)
-}
-
-func (j *job) contextFile(d Deps) error {
-	const option = "contextFile"
-	if !filepath.IsAbs(j.ContextFile) {
-		return invalid(option, "it is missing or not absolute")
-	}
-	st, err := os.Lstat(j.ContextFile)
-	switch {
-	case err != nil:
-		return invalid(option, "%w", bare(err))
-	case !st.Mode().IsRegular():
-		return invalid(option, "it is not a regular file")
-	case st.Size() > maxContext:
-		return invalid(option, "it has more than %d bytes", maxContext)
-	}
-	real, err := filepath.EvalSymlinks(j.ContextFile)
-	if err != nil {
-		return invalid(option, "%w", bare(err))
-	}
-	if why := unsafeDir(filepath.Dir(real), false, d); why != "" {
-		return invalid(option, "its directory: %s", why)
-	}
-	j.ContextFile = real
-	return nil
-}
-
-// realDir gives the real path of an existing directory.
-func realDir(path string) (string, error) {
-	if !filepath.IsAbs(path) {
-		return "", errors.New("it is missing or not absolute")
-	}
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", bare(err)
-	}
-	st, err := os.Stat(real)
-	if err != nil {
-		return "", bare(err)
-	}
-	if !st.IsDir() {
-		return "", errors.New("it is not a directory")
-	}
-	return real, nil
-}
-
-// unsafeDir says why a real directory may not be used, "" when it may. Neither the
-// Store nor the runtime directory nor the engine's socket may be inside it.
-func unsafeDir(dir string, writes bool, d Deps) string {
-	if dir == "/" {
-		return "it is the root of the file system"
-	}
-	for _, sys := range systemDirs {
-		for _, name := range spellings(sys) {
-			if dir == name || writes && within(dir, name) {
-				return "it is a directory of the system"
-			}
-		}
-	}
-	private := []string{d.RuntimeDir}
-	if d.Store != nil {
-		private = append(private, d.Store.Dir())
-	}
-	for _, p := range private {
-		for _, name := range spellings(p) {
-			if within(dir, name) || within(name, dir) {
-				return "it overlaps a private directory of drawbridge"
-			}
-		}
-	}
-	if d.Engine != nil {
-		for _, name := range spellings(socketDir(d.Engine.Host())) {
-			if within(name, dir) {
-				return "it holds the socket of the container engine"
-			}
-		}
-	}
-	return ""
-}
-
-// spellings gives a path as it is and as it really is; nothing for "".
-func spellings(path string) []string {
-	if path == "" {
-		return nil
-	}
-	out := []string{filepath.Clean(path)}
-	if real, err := filepath.EvalSymlinks(path); err == nil && real != out[0] {
-		out = append(out, real)
-	}
-	return out
-}
-
-// within reports whether path is dir or below it, by components.
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
-}
-
 // limit checks the bounds of the container, which may only be lowered.
 func (j *job) limit(Deps) error {
 	j.limits = Limits{MemoryBytes: defaultMemory, CPUs: defaultCPUs, Pids: defaultPids, TmpBytes: defaultTmp}
@@ -316,129 +183,6 @@ func (j *job) limit(Deps) error {
 		j.limits.TmpBytes = l.TmpBytes
 	}
 	return nil
-}
-
-// setup checks the host's part (worker §3).
-func (j *job) setup(d Deps) error {
-	if j.Setup == nil {
-		j.Setup = &Setup{}
-	}
-	s := *j.Setup
-	switch {
-	case len(s.Bootstrap) > maxBootstrap || strings.Contains(s.Bootstrap, "\x00"):
-		return invalid("workspaceSetup.bootstrap", "it has more than %d bytes or a NUL byte", maxBootstrap)
-	case len(s.Prompt) > maxPrompt:
-		return invalid("workspaceSetup.prompt", "it has more than %d bytes", maxPrompt)
-	case len(s.Metadata) > maxMetadata:
-		return invalid("workspaceSetup.metadata", "it has more than %d bytes", maxMetadata)
-	}
-	if s.Metadata != nil {
-		if _, err := strictjson.Parse(s.Metadata, strictjson.Limits{MaxDepth: contextDepth}); err != nil {
-			return invalid("workspaceSetup.metadata", "%w", err)
-		}
-	}
-	mounts, err := j.overlays(s.Mounts, d)
-	if err != nil {
-		return err
-	}
-	s.Mounts = mounts
-	j.Setup = &s
-	return j.environment()
-}
-
-func (j *job) overlays(in []Overlay, d Deps) ([]Overlay, error) {
-	unsafe := func(format string, args ...any) error {
-		return fault.New(fault.MountUnsafe, "check the mounts of the set-up: "+format, args...)
-	}
-	if len(in) > maxMounts {
-		return nil, unsafe("there are more than %d", maxMounts)
-	}
-	out := make([]Overlay, 0, len(in))
-	for i, m := range in {
-		to := m.Destination
-		switch {
-		case !targetForm.MatchString(to) || to != filepath.Clean(to):
-			return nil, unsafe("destination %d is not a clean path below /workspace", i+1)
-		case !filepath.IsAbs(m.Source):
-			return nil, unsafe("source %d is not absolute", i+1)
-		}
-		for k, other := range out {
-			if within(to, other.Destination) || within(other.Destination, to) {
-				return nil, unsafe("destinations %d and %d contain each other", k+1, i+1)
-			}
-		}
-		real, err := filepath.EvalSymlinks(m.Source)
-		if err != nil {
-			return nil, unsafe("source %d: %w", i+1, bare(err))
-		}
-		st, err := os.Stat(real)
-		switch {
-		case err != nil:
-			return nil, unsafe("source %d: %w", i+1, bare(err))
-		case !st.IsDir() && !st.Mode().IsRegular():
-			return nil, unsafe("source %d is neither a directory nor a regular file", i+1)
-		}
-		dir := real
-		if !st.IsDir() {
-			dir = filepath.Dir(real)
-		}
-		if why := unsafeDir(dir, false, d); why != "" {
-			return nil, unsafe("source %d: %s", i+1, why)
-		}
-		if j.ReadOnlyWorkspace {
-			if err := mountPoint(filepath.Join(j.Workspace, strings.TrimPrefix(to, "/workspace/")), st.IsDir()); err != nil {
-				return nil, unsafe("destination %d in a read-only workspace: %w", i+1, err)
-			}
-		}
-		out = append(out, Overlay{Source: real, Destination: to})
-	}
-	return out, nil
-}
-
-// mountPoint checks that a place to mount on exists and is of the source's kind.
-func mountPoint(path string, dir bool) error {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return bare(err)
-	}
-	if st.IsDir() != dir || !dir && !st.Mode().IsRegular() {
-		return errors.New("the place to mount on is of another kind than the source")
-	}
-	return nil
-}
-
-func (j *job) environment() error {
-	unsafe := func(format string, args ...any) error {
-		return fault.New(fault.EnvironmentUnsafe, "check the environment of the set-up: "+format, args...)
-	}
-	if len(j.Setup.Environment) > maxEnvironment {
-		return unsafe("there are %d variables, at most %d", len(j.Setup.Environment), maxEnvironment)
-	}
-	capability, total := j.ProviderProxy.Capability.Reveal(), 0
-	for name, value := range j.Setup.Environment {
-		total += len(name) + len(value) + 2
-		switch {
-		case !envForm.MatchString(name):
-			return unsafe("the name %.80q is not A-Z, 0-9 and _, a letter first", name)
-		case slices.ContainsFunc(reservedEnv, func(r string) bool { return reserves(r, name) }):
-			return unsafe("the name %.80s is reserved", name)
-		case strings.Contains(value, "\x00"):
-			return unsafe("the value of %.80s holds a NUL byte", name)
-		case strings.Contains(value, capability):
-			return unsafe("the value of %.80s holds the capability", name)
-		}
-	}
-	if total > maxEnvBytes {
-		return unsafe("it has more than %d bytes", maxEnvBytes)
-	}
-	return nil
-}
-
-func reserves(rule, name string) bool {
-	if prefix, ok := strings.CutSuffix(rule, "*"); ok {
-		return strings.HasPrefix(name, prefix)
-	}
-	return rule == name
 }
 
 // storage settles the directories that are watched. The workspace is always among
@@ -542,29 +286,4 @@ func (j *job) member(name string) json.RawMessage {
 		return all[name]
 	}
 	return json.RawMessage("null")
-}
-
-// ownedBy refuses a workspace of another user than the container's: git and a
-// process without capabilities could not work in it.
-func (j *job) ownedBy() error {
-	var st unix.Stat_t
-	if err := unix.Stat(j.Workspace, &st); err != nil {
-		return invalid("workspace", "%w", err)
-	}
-	if int(st.Uid) != j.uid {
-		return fault.New(fault.WorkspaceOwner, "check the workspace: it belongs to uid %d, and the container would run as %d", st.Uid, j.uid).
-			WithHint("chown the workspace, or run as its owner")
-	}
-	return nil
-}
-
-func tooLong(most int64) error { return fmt.Errorf("it has more than %d bytes", most) }
-
-// bare drops the path that the standard library puts into its errors.
-func bare(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
 }

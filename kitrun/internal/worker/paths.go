@@ -1,0 +1,155 @@
+package worker
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/fault"
+)
+
+// paths makes the paths real and keeps directories apart that must be.
+func (j *job) paths(d Deps) error {
+	for _, p := range []struct {
+		option string
+		path   *string
+		writes bool // the worker or we write there
+	}{{"workspace", &j.Workspace, !j.ReadOnlyWorkspace}, {"sourceRoot", &j.SourceRoot, false}, {"artifactRoot", &j.ArtifactRoot, true}} {
+		real, err := realDir(*p.path)
+		if err != nil {
+			return invalid(p.option, "%w", err)
+		}
+		if why := unsafeDir(real, p.writes, d); why != "" {
+			return invalid(p.option, "%s", why)
+		}
+		*p.path = real
+	}
+	if within(j.ArtifactRoot, j.Workspace) || within(j.Workspace, j.ArtifactRoot) {
+		return invalid("artifactRoot", "it and the workspace contain each other").
+			WithHint("a worker could forge its own receipts: use directories beside each other")
+	}
+	st, err := os.Lstat(j.ArtifactRoot)
+	if err != nil {
+		return invalid("artifactRoot", "%w", bare(err))
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() {
+		return invalid("artifactRoot", "it belongs to another user")
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return invalid("artifactRoot", "its mode is %04o, which lets others in", st.Mode().Perm()).WithHint("chmod 700 it")
+	}
+	return j.contextFile(d)
+}
+
+func (j *job) contextFile(d Deps) error {
+	const option = "contextFile"
+	if !filepath.IsAbs(j.ContextFile) {
+		return invalid(option, "it is missing or not absolute")
+	}
+	st, err := os.Lstat(j.ContextFile)
+	switch {
+	case err != nil:
+		return invalid(option, "%w", bare(err))
+	case !st.Mode().IsRegular():
+		return invalid(option, "it is not a regular file")
+	case st.Size() > maxContext:
+		return invalid(option, "it has more than %d bytes", maxContext)
+	}
+	real, err := filepath.EvalSymlinks(j.ContextFile)
+	if err != nil {
+		return invalid(option, "%w", bare(err))
+	}
+	if why := unsafeDir(filepath.Dir(real), false, d); why != "" {
+		return invalid(option, "its directory: %s", why)
+	}
+	j.ContextFile = real
+	return nil
+}
+
+// realDir gives the real path of an existing directory.
+func realDir(path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		return "", errors.New("it is missing or not absolute")
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", bare(err)
+	}
+	st, err := os.Stat(real)
+	if err != nil {
+		return "", bare(err)
+	}
+	if !st.IsDir() {
+		return "", errors.New("it is not a directory")
+	}
+	return real, nil
+}
+
+// unsafeDir says why a real directory may not be used, "" when it may. Neither the
+// Store nor the runtime directory nor the engine's socket may be inside it.
+func unsafeDir(dir string, writes bool, d Deps) string {
+	if dir == "/" {
+		return "it is the root of the file system"
+	}
+	for _, sys := range systemDirs {
+		for _, name := range spellings(sys) {
+			if dir == name || writes && within(dir, name) {
+				return "it is a directory of the system"
+			}
+		}
+	}
+	private := []string{d.RuntimeDir}
+	if d.Store != nil {
+		private = append(private, d.Store.Dir())
+	}
+	for _, p := range private {
+		for _, name := range spellings(p) {
+			if within(dir, name) || within(name, dir) {
+				return "it overlaps a private directory of drawbridge"
+			}
+		}
+	}
+	if d.Engine != nil {
+		for _, name := range spellings(socketDir(d.Engine.Host())) {
+			if within(name, dir) {
+				return "it holds the socket of the container engine"
+			}
+		}
+	}
+	return ""
+}
+
+// spellings gives a path as it is and as it really is; nothing for "".
+func spellings(path string) []string {
+	if path == "" {
+		return nil
+	}
+	out := []string{filepath.Clean(path)}
+	if real, err := filepath.EvalSymlinks(path); err == nil && real != out[0] {
+		out = append(out, real)
+	}
+	return out
+}
+
+// within reports whether path is dir or below it, by components.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// ownedBy refuses a workspace of another user than the container's: git and a
+// process without capabilities could not work in it.
+func (j *job) ownedBy() error {
+	var st unix.Stat_t
+	if err := unix.Stat(j.Workspace, &st); err != nil {
+		return invalid("workspace", "%w", err)
+	}
+	if int(st.Uid) != j.uid {
+		return fault.New(fault.WorkspaceOwner, "check the workspace: it belongs to uid %d, and the container would run as %d", st.Uid, j.uid).
+			WithHint("chown the workspace, or run as its owner")
+	}
+	return nil
+}
