@@ -33,7 +33,12 @@ const (
 	body      = `{"model":"model-a","input":"hello","stream":true}`
 )
 
-func TestMain(m *testing.M) { testkit.Leak(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(creatorVariable); dir != "" {
+		os.Exit(creator(dir))
+	}
+	testkit.Leak(m)
+}
 
 // world is one Store, looked at by the test, with a provider that is scripted and a
 // credential file.

@@ -14,8 +14,36 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
 
+	"drawbridge/shared/redact"
 	"drawbridge/shared/store"
 )
+
+// creatorVariable makes the test binary a creator on the Store that it names.
+const creatorVariable = "BROKERD_TEST_CREATOR"
+
+// creator is what a kitrun does: it takes its lease, asks for a grant, says what it
+// got, and waits to be killed.
+func creator(dir string) int {
+	ctx := context.Background()
+	s, err := store.Open(ctx, store.Options{Dir: dir, Program: "kitrun"})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	lease, err := s.Acquire(ctx, "kitrun/killed", time.Hour)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	capability, hash := redact.NewCapability()
+	g, err := s.CreateGrant(ctx, store.NewGrant{CapabilitySHA256: hash, CredentialRef: os.Args[1], Creator: lease, Request: store.GrantRequest{Model: model}})
+	if err == nil {
+		g, err = s.AwaitGrant(ctx, g.ID, limit)
+	}
+	fmt.Println(g.ID, capability.Reveal(), err)
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	return 0
+}
 
 // lock takes the write lock of the Store, as a program that hangs in a transaction.
 func (w *world) lock() (release func()) {

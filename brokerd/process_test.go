@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -152,7 +155,7 @@ func TestTwo_OneStore(t *testing.T) {
 func TestOrphan_ServesOthers(t *testing.T) {
 	w := newWorld(t)
 	d := w.start(true).told("READY=1")
-	mine, theirs := w.creator("kitrun/mine"), w.creator("kitrun/theirs")
+	mine, theirs := w.creates("kitrun/mine"), w.creates("kitrun/theirs")
 	own := w.lend(func(n *store.NewGrant) { n.Creator = mine })
 	other := w.lend(func(n *store.NewGrant) { n.Creator = theirs })
 	d.cut()
@@ -180,6 +183,64 @@ func TestOrphan_ServesOthers(t *testing.T) {
 	if err != nil || rows[0].Live {
 		t.Errorf("lease: %+v, %v", rows, err)
 	}
+}
+
+// A creator that is killed takes its grant with it, with what runs under it, and no
+// other's.
+func TestCreator_Killed(t *testing.T) {
+	w := newWorld(t)
+	begun := w.held(t)
+	w.serve()
+	other := w.lend(nil)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, w.auth)
+	cmd.Env = []string{creatorVariable + "=" + w.dir}
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	g := lent{w: w}
+	var failure string
+	if _, err := fmt.Fscanln(out, &g.ID, &g.capability, &failure); err != nil || failure != "<nil>" {
+		t.Fatal(err, failure)
+	}
+	g.Grant = g.now()
+	resp, err := g.send(t.Context(), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	<-begun
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	begin := time.Now()
+	if end := g.becomes(store.GrantClosed); end.CloseReason != "creator_gone" {
+		t.Errorf("got %q", end.CloseReason)
+	}
+	if took := time.Since(begin); took > 6*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the cut stream looks whole")
+	}
+	g.post401(t)
+	w.script(nil)
+	other.post(200)
 }
 
 // A brokerd that is stopped loses its lease; when it wakes up, the Store's next one
@@ -236,8 +297,8 @@ func (l lent) close() store.Grant {
 	return g
 }
 
-// creator takes a lease as a kitrun does.
-func (w *world) creator(name string) *store.Lease {
+// creates takes a lease as a kitrun does.
+func (w *world) creates(name string) *store.Lease {
 	w.t.Helper()
 	l, err := w.Acquire(context.Background(), name, time.Hour)
 	if err != nil {
