@@ -14,19 +14,19 @@ import (
 // do it.
 const signaled = 128
 
-// follow starts the command with the descriptors and the environment of this
+// follow starts the command with the descriptors of std and the environment of this
 // process, passes signals on, reaps whatever ends below it, and gives the status
 // of the command itself.
 //
 // As first process of a pid namespace this program inherits every orphan, so it
 // waits for any child; the kernel ends all others when it returns. The wait blocks
 // by pid -1 and not through os.Process: two waiters would steal from each other.
-func follow(command []string, signals <-chan os.Signal) (status int, err error) {
+func follow(command []string, std []*os.File, signals <-chan os.Signal) (status int, err error) {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", command[0], err)
 	}
-	child, err := os.StartProcess(path, command, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	child, err := os.StartProcess(path, command, &os.ProcAttr{Files: std})
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", command[0], err)
 	}

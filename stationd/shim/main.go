@@ -75,7 +75,7 @@ func serve(ctx context.Context, listen, connect string, command []string) error 
 	status := service.Status(0)
 	if len(command) > 0 {
 		var code int
-		if code, err = follow(command, signals); err == nil {
+		if code, err = follow(command, []*os.File{os.Stdin, os.Stdout, os.Stderr}, signals); err == nil {
 			status = service.Status(code)
 		}
 	} else {
