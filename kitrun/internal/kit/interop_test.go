@@ -19,12 +19,16 @@ import (
 
 // publicTool is the kits' public tool, @kontourai/flow-agents 6.3.0 under Node 22,
 // as scripts/setup installs it.
-type publicTool struct{ node, cli, fixtures string }
+type publicTool struct {
+	node     string
+	cli      string // its commands on kits; the whole tool takes seconds to start
+	fixtures string
+}
 
 func public(t *testing.T) publicTool {
 	t.Helper()
 	at := os.Getenv("DRAWBRIDGE_FLOW_AGENTS")
-	p := publicTool{os.Getenv("DRAWBRIDGE_NODE22"), filepath.Join(at, "build/src/cli.js"), filepath.Join(at, "evals/fixtures")}
+	p := publicTool{os.Getenv("DRAWBRIDGE_NODE22"), filepath.Join(at, "build/src/cli/kit.js"), filepath.Join(at, "evals/fixtures")}
 	for _, path := range []string{p.node, p.cli} {
 		if _, err := os.Stat(path); err == nil {
 			continue
@@ -40,7 +44,7 @@ func public(t *testing.T) publicTool {
 // kit runs one of its commands on kits.
 func (p publicTool) kit(t *testing.T, args ...string) (exit int, stdout, stderr string) {
 	t.Helper()
-	cmd := exec.Command(p.node, append([]string{p.cli, "kit"}, args...)...)
+	cmd := exec.Command(p.node, append([]string{p.cli}, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 	cmd.Dir = t.TempDir()
 	var out, errs strings.Builder
@@ -214,7 +218,7 @@ func TestInterop_Verdicts(t *testing.T) {
 		dirs = append(dirs, found...)
 	}
 	cmd := exec.Command(tool.node, append([]string{"--input-type=module", "-e", verdicts, "--"}, dirs...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "KIT_COMMANDS=" + filepath.Join(filepath.Dir(tool.cli), "cli/kit.js")}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "KIT_COMMANDS=" + tool.cli}
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
