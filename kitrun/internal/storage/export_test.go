@@ -17,12 +17,12 @@ func Below(dir, name string, depth int) (string, error) {
 		return "", err
 	}
 	defer d.Close()
-	w := walk{ctx: context.Background(), budget: Budget{math.MaxInt64, math.MaxInt64, math.MaxInt64, 0}}
-	w.levels = make([]level, depth)
-	r, err := w.deviceOf(int(d.Fd()))
+	w := newWalk(context.Background(), Budget{math.MaxInt64, math.MaxInt64, math.MaxInt64, 0})
+	device, err := deviceOf(int(d.Fd()))
 	if err != nil {
 		return "", err
 	}
-	err = w.below(int(d.Fd()), name, r, depth)
-	return w.seen.Reason, err
+	(&hand{walk: w}).below(int(d.Fd()), name, device, depth)
+	w.hands.Wait()
+	return w.seen.Reason, w.err
 }

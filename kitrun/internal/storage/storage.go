@@ -168,12 +168,10 @@ func Inspect(ctx context.Context, roots []string, b Budget) (Observation, error)
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	w := walk{ctx: bounded, seen: Observation{Budget: b}}
-	err := w.all(roots)
+	seen, err := newWalk(bounded, b).run(roots)
 	switch {
 	case err == nil:
-		w.seen.Allowed = w.seen.Reason == ""
-		return w.seen, nil
+		return seen, nil
 	case ctx.Err() != nil:
 		return Observation{}, context.Cause(ctx)
 	case bounded.Err() != nil:

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,17 +14,34 @@ import (
 // openDirectory opens what is a directory at this moment, and nothing behind a link.
 const openDirectory = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// readBytes is how much of a directory is read at once; one such buffer is kept
-// for each depth.
-const readBytes = 32 << 10
+const (
+	// readBytes is how much of a directory is read at once; each hand keeps one
+	// such buffer for each depth.
+	readBytes = 32 << 10
+	// hands look at different directories at the same time: most of the time goes
+	// into the kernel, one entry after the other.
+	hands = 2
+)
 
-// walk is one inspection. It is over as soon as seen has a reason.
+// walk is one inspection. It is over as soon as there is a reason or an error.
 type walk struct {
 	ctx     context.Context
-	seen    Observation
 	budget  Budget
 	devices map[uint64]bool // whose free room is counted
-	levels  []level
+
+	over  atomic.Bool
+	mu    sync.Mutex // guards all below
+	seen  Observation
+	err   error
+	hands sync.WaitGroup
+	free  chan *hand // without work
+}
+
+// hand walks one directory at a time.
+type hand struct {
+	*walk
+	levels []level
+	st     unix.Stat_t // of the entry at hand; not one of the heap for each
 }
 
 // level is what is kept of a directory while those below it are walked.
@@ -31,8 +50,17 @@ type level struct {
 	names []string
 }
 
-func (w *walk) all(roots []string) error {
-	w.budget, w.devices, w.seen.FreeBytes = w.seen.Budget, map[uint64]bool{}, math.MaxInt64
+func newWalk(ctx context.Context, b Budget) *walk {
+	w := &walk{ctx: ctx, budget: b, devices: map[uint64]bool{}, free: make(chan *hand, hands)}
+	w.seen = Observation{Budget: b, FreeBytes: math.MaxInt64}
+	for range hands - 1 {
+		w.free <- &hand{walk: w}
+	}
+	return w
+}
+
+// run walks all roots and gives what was seen.
+func (w *walk) run(roots []string) (Observation, error) {
 	var open []root
 	defer func() {
 		for _, r := range open {
@@ -44,20 +72,19 @@ func (w *walk) all(roots []string) error {
 	for _, path := range roots {
 		r, err := w.open(path)
 		if err != nil {
-			return err
+			return w.seen, err
 		}
 		open = append(open, r)
 	}
+	w.saw(0, 0, "")
+	first := &hand{walk: w}
 	for _, r := range open {
-		if w.over() {
-			return nil
-		}
-		if err := w.directory(r.fd, r.device, 0); err != nil {
-			return err
-		}
+		first.directory(r.fd, r.device, 0)
 	}
-	w.over()
-	return nil
+	w.free <- first // others may have more
+	w.hands.Wait()
+	w.seen.Allowed = w.seen.Reason == ""
+	return w.seen, w.err
 }
 
 type root struct {
@@ -71,7 +98,7 @@ func (w *walk) open(path string) (root, error) {
 	if err != nil {
 		return root{}, fmt.Errorf("open a root: %w", err)
 	}
-	device, err := w.deviceOf(fd)
+	device, err := deviceOf(fd)
 	if err != nil {
 		unix.Close(fd)
 		return root{}, err
@@ -100,97 +127,22 @@ func free(fs unix.Statfs_t) int64 {
 	return int64(fs.Bavail * block)
 }
 
-// directory walks the directory that fd is open on, depth directories below its
-// root. It leaves fd open.
-func (w *walk) directory(fd int, device uint64, depth int) error {
-	if len(w.levels) == depth {
-		w.levels = append(w.levels, level{buf: make([]byte, readBytes)})
-	}
-	for {
-		if err := w.ctx.Err(); err != nil {
-			return err
-		}
-		n, err := retry(func() (int, error) { return unix.Getdents(fd, w.levels[depth].buf) })
-		switch {
-		case errors.Is(err, unix.ENOENT): // removed meanwhile
-			return nil
-		case err != nil:
-			return fmt.Errorf("read a directory: %w", err)
-		case n == 0:
-			return nil
-		}
-		_, _, names := unix.ParseDirent(w.levels[depth].buf[:n], -1, w.levels[depth].names[:0])
-		w.levels[depth].names = names // for its room; deeper levels have their own
-		for _, name := range names {
-			if err := w.entry(fd, name, device, depth); err != nil || w.over() {
-				return err
-			}
-		}
-	}
-}
-
-func (w *walk) entry(parent int, name string, device uint64, depth int) error {
-	w.seen.ObservedEntries++
-	var st unix.Stat_t
-	_, err := retry(func() (int, error) { return 0, unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look at an entry: %w", err)
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		w.seen.ObservedBytes = add(w.seen.ObservedBytes, st.Size)
-		w.seen.LargestFileBytes = max(w.seen.LargestFileBytes, st.Size)
-	case unix.S_IFDIR:
-		return w.below(parent, name, device, depth+1)
-	default:
-		w.seen.Reason = UnsupportedEntry
-	}
-	return nil
-}
-
-// below walks a directory by the descriptor that it is opened with: what stands
-// under its name by now may be another thing, but nothing outside.
-func (w *walk) below(parent int, name string, device uint64, depth int) error {
-	if depth > maxDepth {
-		w.seen.Reason = UnsupportedDirectory
-		return nil
-	}
-	fd, err := retry(func() (int, error) { return unix.Openat(parent, name, openDirectory, 0) })
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		w.seen.Reason = UnsupportedDirectory
-		return nil
-	}
-	defer unix.Close(fd)
-	here, err := w.deviceOf(fd)
-	if err != nil {
-		return err
-	}
-	if here != device {
-		w.seen.Reason = UnsupportedDirectory
-		return nil
-	}
-	return w.directory(fd, device, depth)
-}
-
-func (w *walk) deviceOf(fd int) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, fmt.Errorf("look at a directory: %w", err)
-	}
-	return uint64(st.Dev), nil
-}
-
-// over decides whether the walk goes on, in the order of the verdict.
-func (w *walk) over() bool {
+// saw counts entries, the size of a file, and a reason; the first reason ends the
+// walk, and what other hands see after it does not count. The order of the bounds
+// is that of the verdict.
+func (w *walk) saw(entries, size int64, reason string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	s := &w.seen
+	if s.Reason != "" || w.err != nil {
+		return
+	}
+	s.ObservedEntries += entries
+	s.ObservedBytes = add(s.ObservedBytes, size)
+	s.LargestFileBytes = max(s.LargestFileBytes, size)
 	switch {
-	case s.Reason != "":
+	case reason != "":
+		s.Reason = reason
 	case s.FreeBytes < w.budget.MinFreeBytes:
 		s.Reason = FreeFloor
 	case s.ObservedBytes > w.budget.MaxBytes:
@@ -199,8 +151,125 @@ func (w *walk) over() bool {
 		s.Reason = OverEntries
 	case s.LargestFileBytes > w.budget.MaxFileBytes:
 		s.Reason = OverFile
+	default:
+		return
 	}
-	return s.Reason != ""
+	w.over.Store(true)
+}
+
+// fail ends the walk without a verdict.
+func (w *walk) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil && w.seen.Reason == "" {
+		w.err = err
+	}
+	w.over.Store(true)
+}
+
+// directory walks the directory that fd is open on, depth directories below its
+// root. It leaves fd open.
+func (h *hand) directory(fd int, device uint64, depth int) {
+	for len(h.levels) <= depth {
+		h.levels = append(h.levels, level{})
+	}
+	if h.levels[depth].buf == nil {
+		h.levels[depth].buf = make([]byte, readBytes)
+	}
+	for !h.over.Load() {
+		if err := h.ctx.Err(); err != nil {
+			h.fail(err)
+			return
+		}
+		n, err := retry(func() (int, error) { return unix.Getdents(fd, h.levels[depth].buf) })
+		switch {
+		case errors.Is(err, unix.ENOENT): // removed meanwhile
+			return
+		case err != nil:
+			h.fail(fmt.Errorf("read a directory: %w", err))
+			return
+		case n == 0:
+			return
+		}
+		_, _, names := unix.ParseDirent(h.levels[depth].buf[:n], -1, h.levels[depth].names[:0])
+		h.levels[depth].names = names // for its room; deeper levels have their own
+		for _, name := range names {
+			if h.entry(fd, name, device, depth); h.over.Load() {
+				return
+			}
+		}
+	}
+}
+
+func (h *hand) entry(parent int, name string, device uint64, depth int) {
+	err := unix.Fstatat(parent, name, &h.st, unix.AT_SYMLINK_NOFOLLOW)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fstatat(parent, name, &h.st, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT): // it was there, and counts
+		h.saw(1, 0, "")
+		return
+	case err != nil:
+		h.fail(fmt.Errorf("look at an entry: %w", err))
+		return
+	}
+	switch h.st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		h.saw(1, h.st.Size, "")
+	case unix.S_IFDIR:
+		if h.saw(1, 0, ""); !h.over.Load() {
+			h.below(parent, name, device, depth+1)
+		}
+	default:
+		h.saw(1, 0, UnsupportedEntry)
+	}
+}
+
+// below walks a directory by the descriptor that it is opened with: what stands
+// under its name by now may be another thing, but nothing outside.
+func (h *hand) below(parent int, name string, device uint64, depth int) {
+	if depth > maxDepth {
+		h.saw(0, 0, UnsupportedDirectory)
+		return
+	}
+	fd, err := retry(func() (int, error) { return unix.Openat(parent, name, openDirectory, 0) })
+	if errors.Is(err, unix.ENOENT) {
+		return
+	}
+	if err != nil {
+		h.saw(0, 0, UnsupportedDirectory)
+		return
+	}
+	here, err := deviceOf(fd)
+	if err != nil || here != device {
+		unix.Close(fd)
+		if err != nil {
+			h.fail(err)
+		} else {
+			h.saw(0, 0, UnsupportedDirectory)
+		}
+		return
+	}
+	select {
+	case other := <-h.free:
+		h.hands.Go(func() {
+			defer unix.Close(fd)
+			other.directory(fd, device, depth)
+			h.free <- other
+		})
+	default:
+		h.directory(fd, device, depth)
+		unix.Close(fd)
+	}
+}
+
+func deviceOf(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("look at a directory: %w", err)
+	}
+	return uint64(st.Dev), nil
 }
 
 // add keeps a sum of sparse files from wrapping around.
@@ -211,7 +280,8 @@ func add(a, b int64) int64 {
 	return a + b
 }
 
-// retry repeats a call that a signal interrupted.
+// retry repeats a call that a signal interrupted. It is for the few calls that are
+// made once a directory.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
