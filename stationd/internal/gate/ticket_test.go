@@ -125,6 +125,23 @@ func TestGate_Stopped(t *testing.T) {
 	}
 }
 
+// A bridge that stops lets nothing through, whatever the Store says yet.
+func TestGate_StoppedAlone(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), stopTime)
+	defer cancel()
+	if err := w.route.Stop(ctx, "launch_failed"); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(w.get("/v1"), http.StatusServiceUnavailable, "station_stopping")
+	w.untouched()
+	if err := w.route.Close(ctx, "launch_failed"); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(w.get("/v1"), http.StatusServiceUnavailable, "station_not_ready")
+	w.untouched()
+}
+
 // Proves station 17.T8: the ticket of a replaced attempt opens neither attempt.
 func TestGate_Replaced(t *testing.T) {
 	w := newWorld(t)
@@ -373,6 +390,10 @@ func TestGate_Guessing(t *testing.T) {
 	if a := w.get("/v1"); a.status != http.StatusOK {
 		t.Errorf("a minute later: %d %s", a.status, a.body)
 	}
+	for range 10 { // the old ones count as long as they are young
+		guess()
+	}
+	w.refused(guess(), http.StatusTooManyRequests, "too_many_failures")
 }
 
 // What cannot be looked up does not pass.

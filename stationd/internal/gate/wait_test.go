@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -160,6 +161,29 @@ func TestStream_DoesNotRead(t *testing.T) {
 	})
 }
 
+// Proves station 17.S4: a client that does not read does not delay the stop.
+func TestStream_StopDoesNotRead(t *testing.T) {
+	inOwnTime(t, "", func(w *world) {
+		source := newEvents()
+		w.daemon.handle(source.ServeHTTP)
+		c, err := w.dial(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET "+gate.BridgePath(theStation, 1)+"/events HTTP/1.1\r\n"+w.credentials()+"\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer resp.Body.Close()
+		begin := time.Now()
+		w.stop("operator_stop")
+		w.took(begin, 0)
+		<-source.gone
+	})
+}
+
 // Proves station 17.P11: the limits of time.
 func TestWait(t *testing.T) {
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -234,16 +258,40 @@ func TestWait(t *testing.T) {
 		_, _ = io.ReadAll(c) // the answer, and the end of the connection
 		w.took(begin, 30*time.Second)
 	})
+	early := "POST " + base + "/v1 HTTP/1.1\r\n%sContent-Length: 100000\r\n\r\nbeginning"
 	inOwnTime(t, "an answer before the end of the body", func(w *world) {
-		w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
-			rw.Header().Set("Connection", "close")
+		w.daemon.handle(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Connection", "close") // or the daemon waits for the body itself
 			rw.WriteHeader(http.StatusTeapot)
 		})
 		begin := time.Now()
-		status, all := w.slow("POST " + base + "/v1 HTTP/1.1\r\n" + w.credentials() + "Content-Length: 100000\r\n\r\nbeginning")
-		if status != http.StatusTeapot {
-			w.Errorf("answer %d %q", status, all)
+		if all := w.raw(fmt.Sprintf(early, w.credentials())); !strings.HasPrefix(all, "HTTP/1.1 418 ") {
+			w.Errorf("answer %q", all)
 		}
+		w.took(begin, 0) // the end of the connection, too
+	})
+	inOwnTime(t, "a long answer before the end of the body", func(w *world) {
+		hold := make(chan struct{})
+		defer close(hold)
+		w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
+			control := http.NewResponseController(rw)
+			_ = control.EnableFullDuplex()
+			_, _ = io.WriteString(rw, "beg")
+			_ = control.Flush()
+			<-hold
+		})
+		c, err := w.dial(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer c.Close()
+		begin := time.Now()
+		_, _ = fmt.Fprintf(c, early, w.credentials())
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer resp.Body.Close()
 		w.took(begin, 0)
 	})
 	inOwnTime(t, "headers that never end", func(w *world) {
