@@ -32,6 +32,7 @@ var scans = []string{
 	"USING INDEX interaction_open",
 	"USING COVERING INDEX interaction_open",
 	"USING INDEX worker_run_open",
+	"USING INDEX kit_run_open",
 	"USING INDEX broker_grant_open",
 	"USING INDEX broker_endpoint_live",
 	"USING COVERING INDEX broker_endpoint_live",
