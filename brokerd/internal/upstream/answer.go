@@ -1,12 +1,12 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"drawbridge/shared/redact"
@@ -19,6 +19,10 @@ const (
 	pieceLeast = 4 << 10
 	pieceMost  = 32 << 10
 )
+
+// rearm is how exact the waits for the next piece are, either way: to set them for each
+// piece anew would cost a fast stream much.
+const rearm = time.Second
 
 // Why an exchange was ended; they are the causes of its context.
 var (
@@ -42,7 +46,10 @@ func (c *call) forward() (cut bool) {
 		c.tell(time.Since(begin))
 	}()
 
-	resp, err := c.h.opt.Transport.RoundTrip(c.request())
+	parcel := &parcel{doc: c.doc}
+	resp, err := c.h.opt.Transport.RoundTrip(c.request(parcel))
+	parcel.drop()
+	c.doc = nil
 	if err != nil {
 		c.evidence.Outcome = c.why(UpstreamError)
 		return c.unanswered(err)
@@ -56,13 +63,79 @@ func (c *call) forward() (cut bool) {
 	return s.pass(resp)
 }
 
+// A parcel is the body on its way to the provider. The transport keeps the request as
+// long as the answer takes, which may be an hour, and must not keep the body with it.
+type parcel struct {
+	mu      sync.Mutex
+	doc     Document
+	readers int  // that were opened and not closed
+	dropped bool // no reader is opened any more
+}
+
+// drop says that the answer has begun, or never will.
+func (p *parcel) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropped = true
+	p.release()
+}
+
+// release lets the bytes go when nobody reads them; p.mu is held.
+func (p *parcel) release() {
+	if p.dropped && p.readers == 0 {
+		p.doc = nil
+	}
+}
+
+// open gives a reader of the body from its beginning.
+func (p *parcel) open() io.ReadCloser {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.readers++
+	return &parcelReader{p: p, rest: p.doc}
+}
+
+// A parcelReader may be closed while it is read: the transport does so when the request
+// is given up.
+type parcelReader struct {
+	p    *parcel
+	rest []byte // p.mu
+	done bool   // p.mu
+}
+
+func (r *parcelReader) Read(b []byte) (int, error) {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// Close is called once the transport reads no more.
+func (r *parcelReader) Close() error {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	if !r.done {
+		r.done, r.rest = true, nil
+		r.p.readers--
+		r.p.release()
+	}
+	return nil
+}
+
 // request makes what is sent: the canonical bytes, and the headers of broker §7.
-func (c *call) request() *http.Request {
+func (c *call) request(p *parcel) *http.Request {
 	origin, _, _ := c.origin()
-	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, origin+c.operation, bytes.NewReader(c.doc))
+	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, origin+c.operation, p.open())
 	if err != nil { // both parts are constants
 		panic("upstream: " + err.Error())
 	}
+	req.ContentLength = int64(len(c.doc))
+	// For a connection that turns out to be dead before anything was written to it.
+	req.GetBody = func() (io.ReadCloser, error) { return p.open(), nil }
 	for _, name := range c.h.headers {
 		values := c.r.Header.Values(name)
 		if len(values) == 1 && printable(values[0]) && !strings.Contains(values[0], c.token) {
@@ -140,6 +213,7 @@ type stream struct {
 	watch  *observer
 	out    []byte
 	sent   int64
+	armed  time.Time // when the time to take a piece was set last
 }
 
 // pass copies head and body. cut says that the answer stopped in the middle.
@@ -184,9 +258,13 @@ func (s *stream) body(body io.Reader) string {
 		return s.why(ClientGone)
 	}
 	piece := make([]byte, pieceLeast)
+	looked := time.Now()
 	for {
 		n, err := body.Read(piece)
-		idle.Reset(idleWait)
+		if now := time.Now(); now.Sub(looked) > rearm {
+			idle.Reset(idleWait)
+			looked = now
+		}
 		if n > 0 && s.evidence.FirstByteAt == nil {
 			at := s.h.opt.Now().UnixMilli()
 			s.evidence.FirstByteAt = &at
@@ -223,7 +301,10 @@ func (s *stream) write(p []byte) error {
 	if len(p) == 0 && s.sent > 0 {
 		return nil
 	}
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWait)) // a recorder of a test has none
+	if now := time.Now(); now.Sub(s.armed) > rearm {
+		_ = s.rc.SetWriteDeadline(now.Add(writeWait)) // a recorder of a test has none
+		s.armed = now
+	}
 	if len(p) > 0 {
 		if _, err := s.w.Write(p); err != nil {
 			return err

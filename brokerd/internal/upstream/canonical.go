@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"unicode/utf16"
@@ -312,15 +313,31 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
+// run gives the end of the plain bytes from i on. Eight are looked at together: a byte
+// of x that is zero borrows into its highest bit.
+func run(in []byte, i int) int {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(in); i += 8 {
+		x := binary.LittleEndian.Uint64(in[i:])
+		quote, slash, line := x^('"'*ones), x^('\\'*ones), x^(0xE2*ones)
+		found := (quote-ones)&^quote | (slash-ones)&^slash | (line-ones)&^line | (x-' '*ones)&^x
+		if found &= tops; found != 0 {
+			break
+		}
+	}
+	for i < len(in) && plain[in[i]] {
+		i++
+	}
+	return i
+}
+
 // text takes a text and writes it in its one spelling.
 func (p *parser) text() error {
 	p.out = append(p.out, '"')
 	p.at++
 	for {
 		begin := p.at
-		for p.at < len(p.in) && plain[p.in[p.at]] {
-			p.at++
-		}
+		p.at = run(p.in, p.at)
 		p.out = append(p.out, p.in[begin:p.at]...)
 		switch p.next() {
 		case '"':

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"drawbridge/shared/crashpoint"
@@ -156,14 +157,24 @@ func (c *call) prepare() Refusal {
 	if !plainJSON(c.r) {
 		return Encoding
 	}
-	body, refusal := c.read()
+	room := rooms.Get().(*[]byte)
+	defer func() {
+		if cap(*room) <= roomy { // a large body may be the only one
+			rooms.Put(room)
+		}
+	}()
+	refusal := c.read(room)
 	if refusal != "" {
 		return refusal
 	}
+	body := *room
 	if len(c.r.Trailer) > 0 { // also one that was not announced
 		return Encoding
 	}
+	digest := make(chan string, 1) // made while the body is parsed
+	go func() { digest <- Digest(body) }()
 	doc, err := Canonical(body)
+	c.evidence.RequestDigest = <-digest
 	if err != nil {
 		return Body
 	}
@@ -202,18 +213,22 @@ func plainJSON(r *http.Request) bool {
 	return len(types) == 1 && err == nil && media == "application/json"
 }
 
-// read takes the body. It must go on arriving, and it must end.
-func (c *call) read() ([]byte, Refusal) {
+// rooms are for bodies while they are parsed; nothing keeps a part of one.
+var rooms = sync.Pool{New: func() any { return new([]byte) }}
+
+// read takes the body into room. It must go on arriving, and it must end.
+func (c *call) read(room *[]byte) Refusal {
 	if c.r.ContentLength > MaxBody {
-		return nil, Size
+		return Size
 	}
 	deadline := func() { _ = c.rc.SetReadDeadline(time.Now().Add(bodyWait)) } // a recorder of a test has none
 	deadline()
-	room := c.r.ContentLength + 1 // one more, to see the end at once
-	if room <= 0 {
-		room = bodyStep
+	want := c.r.ContentLength + 1 // one more, to see the end at once
+	if want <= 0 {
+		want = bodyStep
 	}
-	body := make([]byte, 0, min(room, firstRoom))
+	body := slices.Grow((*room)[:0], int(min(want, firstRoom)))
+	defer func() { *room = body }()
 	for fresh := 0; ; {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, len(body))
@@ -221,15 +236,15 @@ func (c *call) read() ([]byte, Refusal) {
 		n, err := c.r.Body.Read(body[len(body):min(cap(body), MaxBody+1)])
 		body = body[:len(body)+n]
 		if len(body) > MaxBody {
-			return nil, Size
+			return Size
 		}
 		if err == io.EOF {
 			_ = c.rc.SetReadDeadline(time.Time{})
 			c.unread = false
-			return body, ""
+			return ""
 		}
 		if err != nil {
-			return nil, Body
+			return Body
 		}
 		if fresh += n; fresh >= bodyStep {
 			deadline()
@@ -287,7 +302,7 @@ func (c *call) describe(body []byte) {
 	e := Evidence{
 		GrantID: c.grant.ID, RunID: label(c.grant.RunID), OwnerID: label(c.grant.OwnerID),
 		Operation: c.operation, Model: c.grant.Model, RequestBytes: int64(len(body)),
-		RequestDigest: Digest(body), Outcome: Reserved, ServerModelIdentity: unverified,
+		RequestDigest: c.evidence.RequestDigest, Outcome: Reserved, ServerModelIdentity: unverified,
 		StartedAt: c.h.opt.Now().UnixMilli(),
 	}
 	if effort, ok := c.doc.Text("reasoning", "effort"); ok && len(effort) <= maxReported {

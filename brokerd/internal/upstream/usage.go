@@ -37,6 +37,11 @@ func newObserver(contentType string) *observer {
 // take looks at the next bytes of the response.
 func (o *observer) take(p []byte) {
 	for o.events && len(p) > 0 {
+		if len(o.buf) == 0 && !o.long {
+			if p = p[dull(p):]; len(p) == 0 {
+				return
+			}
+		}
 		n := bytes.IndexByte(p, '\n') + 1
 		if n == 0 {
 			break
@@ -46,6 +51,22 @@ func (o *observer) take(p []byte) {
 		p = p[n:]
 	}
 	o.keep(p)
+}
+
+// dull gives the length of the whole events at the beginning of p, which is that of an
+// event, when none of them can be of interest.
+func dull(p []byte) int {
+	n := 0
+	if i := bytes.LastIndex(p, []byte("\n\n")); i >= 0 {
+		n = i + len("\n\n")
+	}
+	if i := bytes.LastIndex(p[n:], []byte("\n\r\n")); i >= 0 {
+		n += i + len("\n\r\n")
+	}
+	if bytes.Contains(p[:n], []byte(completedType)) {
+		return 0
+	}
+	return n
 }
 
 // end looks at what is left. An event without a blank line behind it was not sent
@@ -90,7 +111,7 @@ func (o *observer) endLine() {
 	}
 }
 
-// roomy is how large a buffer may be that is kept for the next event.
+// roomy is how large a buffer may be that is kept for the next use.
 const roomy = 64 << 10
 
 // event reads one event. The look for the word comes first: it spares parsing all

@@ -56,6 +56,8 @@ var groups = []group{
 	{"idle", idle},
 	{"mixed", mixed},
 	{"broker", broker},
+	{"storage", storage},
+	{"worker", worker},
 }
 
 // Names lists the groups.
