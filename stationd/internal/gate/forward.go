@@ -218,11 +218,10 @@ type upload struct {
 	control *http.ResponseController
 	route   *Route
 
-	mu      sync.Mutex
-	sealed  bool
-	reading bool
-	late    bool
-	whole   bool
+	mu     sync.Mutex
+	sealed bool
+	late   bool
+	whole  bool
 }
 
 // Read is called by the transport.
@@ -232,7 +231,6 @@ func (u *upload) Read(b []byte) (int, error) {
 		u.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	}
-	u.reading = true
 	_ = u.control.SetReadDeadline(time.Now().Add(bodyIdle))
 	u.mu.Unlock()
 
@@ -240,7 +238,6 @@ func (u *upload) Read(b []byte) (int, error) {
 
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.reading = false
 	if err == io.EOF && !u.sealed {
 		u.whole = true
 		_ = u.control.SetReadDeadline(time.Time{})
@@ -274,8 +271,8 @@ func (u *upload) ended() bool {
 	return u.whole
 }
 
-// seal ends the upload with the handler. A read that waits is woken, since
-// net/http cannot close the body before.
+// seal ends the upload with the handler: the transport may come later, and the
+// connection is not its own then. A read that waits is woken by net/http.
 func (u *upload) seal() {
 	if u == nil {
 		return
@@ -283,7 +280,4 @@ func (u *upload) seal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.sealed = true
-	if u.reading {
-		_ = u.control.SetReadDeadline(time.Unix(1, 0))
-	}
 }

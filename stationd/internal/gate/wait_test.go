@@ -286,7 +286,7 @@ func TestWait(t *testing.T) {
 		}
 		defer c.Close()
 		begin := time.Now()
-		_, _ = fmt.Fprintf(c, early, w.credentials())
+		_, _ = fmt.Fprintf(c, early, strings.Replace(w.credentials(), "Connection: close\r\n", "", 1))
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			w.Fatal(err)
