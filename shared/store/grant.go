@@ -190,6 +190,13 @@ SELECT ` + grantCols + grantFrom + `
 WHERE (g.state = 'requested' OR g.state = 'active' OR g.state = 'closing')
 ORDER BY g.created_at`)
 
+	grantsWaiting = define(`
+SELECT EXISTS (
+  SELECT 1
+  FROM broker_grants
+  WHERE (state = 'requested' OR state = 'active' OR state = 'closing')
+    AND (state <> 'active' OR close_requested_at IS NOT NULL OR expires_at <= :now))`)
+
 	grantsOfRun = define(`
 SELECT ` + grantCols + grantFrom + `
 WHERE g.run_id = :run
@@ -307,6 +314,13 @@ func (s *Store) GrantByCapability(ctx context.Context, hash [sha256.Size]byte) (
 func (s *Store) OpenGrants(ctx context.Context) ([]Grant, error) {
 	all, err := list(pool{ctx, s.rdb}, scanGrant, grantsOpen)
 	return all, storeError("list grants", err)
+}
+
+// GrantsWaiting reports whether a grant waits for the brokerd: to be taken up, to be
+// closed, or at the end of its life. It costs next to nothing.
+func (s *Store) GrantsWaiting(ctx context.Context) (bool, error) {
+	n, _, err := first(pool{ctx, s.rdb}, scanInt, grantsWaiting, "now", s.Now())
+	return n != 0, storeError("look for grants", err)
 }
 
 // GrantsOfRun lists the grants with this run label, the oldest first.

@@ -331,6 +331,36 @@ func TestGrant_RequestClose(t *testing.T) {
 	}
 }
 
+// What has a brokerd look closer between two bells.
+func TestGrant_Waiting(t *testing.T) {
+	l := newLender(t)
+	want := func(when string, want bool) {
+		t.Helper()
+		if got, err := l.GrantsWaiting(t.Context()); err != nil || got != want {
+			t.Errorf("%s: got %t, %v", when, got, err)
+		}
+	}
+	want("nothing there", false)
+	g := l.active(nil)
+	want("one is served", false)
+	asked := l.asked(nil)
+	want("one is asked for", true)
+	if _, err := l.RefuseGrant(t.Context(), l.lease, asked.ID, fault.CredentialExpired); err != nil {
+		t.Fatal(err)
+	}
+	want("it was refused", false)
+	l.clk.step(store.GrantLife)
+	want("one is over", true)
+	if _, err := l.BeginClose(t.Context(), l.lease, g.ID, store.CloseExpired); err != nil {
+		t.Fatal(err)
+	}
+	want("it closes", true)
+	if _, err := l.FinishClose(t.Context(), l.lease, g.ID); err != nil {
+		t.Fatal(err)
+	}
+	want("it is closed", false)
+}
+
 // What a creator waits for, and what it is told.
 func TestGrant_Await(t *testing.T) {
 	l := newLender(t)

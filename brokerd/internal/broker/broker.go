@@ -48,6 +48,7 @@ import (
 const (
 	CloseWait  = 5 * time.Second        // for the handlers of a grant that ends
 	poll       = 250 * time.Millisecond // behind the bell, for grants to take up or close
+	look       = time.Second            // at every grant, for what no row says: creators that are gone
 	tamperWait = time.Second            // until a grant ends whose ledger file was touched
 	purgeEvery = time.Hour
 	purgePause = 50 * time.Millisecond
@@ -292,14 +293,21 @@ func (b *Broker) work(ctx context.Context) (orphaned bool) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	owner := b.opt.Orphaned
-	alone := false
+	alone, all := false, true
+	var looked time.Time
 	for {
-		if err := b.pass(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("look at the grants", "err", err)
-		} else if alone && err == nil && b.live() == 0 {
-			return true
+		if all || time.Since(looked) >= look {
+			looked = time.Now()
+			err := b.pass(ctx)
+			switch {
+			case err != nil && ctx.Err() == nil:
+				b.log.Warn("look at the grants", "err", err)
+			case err == nil && alone && b.live() == 0:
+				return true
+			}
 		}
 		b.opt.Beat()
+		all = true
 		select {
 		case <-ctx.Done():
 			return false
@@ -308,6 +316,8 @@ func (b *Broker) work(ctx context.Context) (orphaned bool) {
 			owner, alone = nil, true
 		case <-wake:
 		case <-tick.C:
+			waiting, err := b.opt.Store.GrantsWaiting(ctx)
+			all = waiting || err != nil || alone
 		}
 	}
 }
