@@ -78,15 +78,20 @@ func (a *artifacts) keep(suffix string, from io.Reader) (digest string, err erro
 	if err != nil {
 		return "", err
 	}
+	// The umask may have taken bits away, never added any.
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	a.made = append(a.made, name)
 	sum := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(f, sum), from); err != nil {
+	_, err = io.Copy(io.MultiWriter(f, sum), from)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil { // half a file proves nothing, and the receipt may need the room
+		_ = unix.Unlinkat(int(a.dir.Fd()), name, 0)
 		return "", err
 	}
-	// The umask may have taken bits away, never added any.
-	return digestOf(sum.Sum(nil)), errors.Join(f.Sync(), a.dir.Sync())
+	a.made = append(a.made, name)
+	return digestOf(sum.Sum(nil)), nil
 }
 
 // discard takes back what was written for a container that never started.
@@ -97,7 +102,7 @@ func (a *artifacts) discard() {
 	a.made = nil
 }
 
-// receipt writes the receipt.
+// receipt writes the receipt, once the names of all other files are on disk.
 func (a *artifacts) receipt(r Receipt) (digest string, err error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -106,7 +111,16 @@ func (a *artifacts) receipt(r Receipt) (digest string, err error) {
 	if err := enc.Encode(r); err != nil {
 		return "", fmt.Errorf("encode the receipt: %w", err)
 	}
-	return a.keep(receiptSuffix, &b)
+	if err := a.dir.Sync(); err != nil {
+		return "", fault.New(fault.ReceiptUnwritten, "sync the artifact root: %w", bare(err))
+	}
+	digest, err = a.keep(receiptSuffix, &b)
+	if err == nil {
+		if err = a.dir.Sync(); err != nil {
+			err = fault.New(fault.ReceiptUnwritten, "sync the artifact root: %w", bare(err))
+		}
+	}
+	return digest, err
 }
 
 func digestOf(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }

@@ -29,6 +29,9 @@ const DefaultHost = "unix:///var/run/docker.sock"
 
 const unixScheme = "unix://"
 
+// callWait bounds every call that the engine answers at once.
+const callWait = 30 * time.Second
+
 // docker is the engine behind a Docker client; the one file that knows it.
 type docker struct {
 	host string
@@ -69,6 +72,8 @@ func (d *docker) Host() string { return d.host }
 func (d *docker) Close() error { return d.c.Close() }
 
 func (d *docker) Info(ctx context.Context) (EngineInfo, error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	i, err := d.c.Info(ctx)
 	if err != nil {
 		return EngineInfo{}, err
@@ -78,6 +83,8 @@ func (d *docker) Info(ctx context.Context) (EngineInfo, error) {
 }
 
 func (d *docker) Image(ctx context.Context, ref string) (string, error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	i, err := d.c.ImageInspect(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return "", errNoImage
@@ -112,6 +119,8 @@ func (d *docker) Create(ctx context.Context, s Spec) (string, error) {
 }
 
 func (d *docker) Inspect(ctx context.Context, id string) (Observed, error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	i, err := d.c.ContainerInspect(ctx, id)
 	if errdefs.IsNotFound(err) {
 		return Observed{}, errNoContainer
@@ -215,6 +224,8 @@ func (d *docker) Start(ctx context.Context, id string) error {
 }
 
 func (d *docker) Kill(ctx context.Context, id string) error {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	err := d.c.ContainerKill(ctx, id, "KILL")
 	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) { // gone, or not running
 		return nil
@@ -234,6 +245,8 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 }
 
 func (d *docker) List(ctx context.Context, labels ...string) ([]Found, error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	args := filters.NewArgs()
 	for _, l := range labels {
 		args.Add("label", l)
@@ -250,6 +263,8 @@ func (d *docker) List(ctx context.Context, labels ...string) ([]Found, error) {
 }
 
 func (d *docker) Network(ctx context.Context, name string) (workernet.Network, bool, error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	// A look by name alone could find a network whose id begins like it.
 	list, err := d.c.NetworkList(ctx, dockernet.ListOptions{Filters: filters.NewArgs(filters.Arg("name", name))})
 	if err != nil {
@@ -277,6 +292,8 @@ func (d *docker) Network(ctx context.Context, name string) (workernet.Network, b
 }
 
 func (d *docker) CreateNetwork(ctx context.Context, def workernet.Definition) (overlap bool, err error) {
+	ctx, done := context.WithTimeout(ctx, callWait)
+	defer done()
 	off := false
 	_, err = d.c.NetworkCreate(ctx, def.Name, dockernet.CreateOptions{
 		Driver: workernet.Driver, Internal: true, EnableIPv6: &off,

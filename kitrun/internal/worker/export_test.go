@@ -1,6 +1,11 @@
 package worker
 
-import "context"
+import (
+	"context"
+	"io"
+
+	"drawbridge/shared/redact"
+)
 
 // ForkDigest is forkDigest.
 func ForkDigest(ctx context.Context, root string) (string, error) { return forkDigest(ctx, root) }
@@ -33,3 +38,15 @@ func SpecOf(o Options, d Deps) (Spec, error) {
 	}
 	return j.spec("STORE", network{name: NetworkNone, hosts: []string{hostName + ":127.0.0.1"}, entry: "exec "}), nil
 }
+
+// Capture is capture.
+type Capture struct{ *capture }
+
+// NewCapture is newCapture.
+func NewCapture(dir string, capability redact.Secret, over func()) (Capture, error) {
+	c, err := newCapture(dir, redactor(capability), over, nil)
+	return Capture{c}, err
+}
+
+// End is end.
+func (c Capture) End(most int64) (io.Reader, error) { return c.end(most) }

@@ -296,6 +296,10 @@ func (r *run) finish(ctx context.Context, end ending) (Receipt, error) {
 	receipt := r.receipt(end, harness, ended)
 	receipt.ContainerRemoved = removal == nil
 	kept := r.outputs(&receipt, end)
+	if kept != nil { // a full disk has room again without what was captured
+		r.stdout.Close()
+		r.stderr.Close()
+	}
 	digest, err := r.arts.receipt(receipt) // also when the output could not be kept
 	if err == nil {
 		crashpoint.At("worker_receipt")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"drawbridge/kitrun/internal/storage"
 	"drawbridge/kitrun/internal/worker"
@@ -365,6 +366,32 @@ func TestRun_EngineFails(t *testing.T) {
 			t.Errorf("got %+v", receipt)
 		}
 	})
+}
+
+// A disk that is too full for the output still takes the receipt, which says that
+// nothing was kept.
+func TestRun_OutputNotKept(t *testing.T) {
+	r, f := newFake(t)
+	if err := unix.Mount("tmpfs", r.opts.ArtifactRoot, "tmpfs", 0, "size=256k,mode=0700"); err != nil {
+		t.Skipf("this user may not mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(r.opts.ArtifactRoot, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	r.opts.Storage = &worker.StorageBudget{Budget: budget()}
+	f.stdout = completeTurn + strings.Repeat("x", 1<<20)
+	receipt, err := worker.Run(t.Context(), r.opts, r.deps)
+	wantCode(t, err, fault.ReceiptUnwritten)
+	if receipt.Schema == "" || receipt.Completed || receipt.StdoutDigest != "" || !receipt.ContainerRemoved {
+		t.Errorf("got %+v", receipt)
+	}
+	r.file(".receipt.json")
+	if _, err := os.Lstat(filepath.Join(r.opts.ArtifactRoot, r.opts.InvocationID+".stdout.jsonl")); err == nil {
+		t.Error("a part of the output passes for the whole")
+	}
+	r.gone()
 }
 
 // A run whose row another process settled meanwhile does not start its container.
