@@ -29,6 +29,9 @@ import (
 	"time"
 )
 
+// endTime is what running answers have when the harness is told to end.
+const endTime = 200 * time.Millisecond
+
 // options are the flags.
 type options struct {
 	host, also, childListen, udp string
@@ -135,21 +138,21 @@ func serve(o options, stdout io.Writer) (int, error) {
 	if o.exitAfter > 0 {
 		end = time.After(o.exitAfter)
 	}
+	code := o.termExit
 	select {
 	case <-signals:
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		if err := server.Shutdown(ctx); errors.Is(err, context.DeadlineExceeded) {
-			server.Close() // streams have no end of their own
-		}
-		return o.termExit, nil
+	case code = <-exits:
 	case <-end:
 		return o.exit, nil
-	case code := <-exits:
-		return code, nil
 	case err := <-failed:
 		return 0, err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if err := server.Shutdown(ctx); errors.Is(err, context.DeadlineExceeded) {
+		server.Close() // streams have no end of their own
+	}
+	return code, nil
 }
 
 // listen opens what the flags ask for; the first listener is the daemon's own.
