@@ -29,7 +29,7 @@ import (
 func TestDocker_Inside(t *testing.T) {
 	t.Parallel()
 	r := newDocker(t)
-	r.deps.Store = r.storeIn("fresh") // it does not know the image yet
+	r.deps.Store = r.storeIn(r.path("fresh")) // it does not know the image yet
 	dockertest.Sweep(t, "drawbridge.store="+r.deps.Store.ID())
 	r.write("overlay-real/note.txt", "from the host\n")
 	mkdir(r, r.path("workspace/sub"))

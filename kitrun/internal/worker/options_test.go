@@ -157,9 +157,12 @@ func TestRun_Refused(t *testing.T) {
 		{"the root", "option_invalid:workspace", func(r *rig) { r.opts.Workspace = "/" }},
 		{"a directory of the system", "option_invalid:workspace", func(r *rig) { r.opts.Workspace = "/usr" }},
 		{"below a directory of the system", "option_invalid:workspace", func(r *rig) { r.opts.Workspace = "/usr/bin" }},
-		{"the Store", "option_invalid:workspace", func(r *rig) { r.opts.Workspace = r.path("store") }},
-		{"above the Store", "option_invalid:sourceRoot", func(r *rig) { r.opts.SourceRoot = r.dir }},
-		{"inside the Store", "option_invalid:sourceRoot", func(r *rig) { r.opts.SourceRoot = r.path("store/log"); mkdir(r, r.opts.SourceRoot) }},
+		{"the Store", "option_invalid:workspace", func(r *rig) { r.opts.Workspace = r.deps.Store.Dir() }},
+		{"above the Store", "option_invalid:sourceRoot", func(r *rig) { r.opts.SourceRoot = filepath.Dir(r.deps.Store.Dir()) }},
+		{"inside the Store", "option_invalid:sourceRoot", func(r *rig) {
+			r.opts.SourceRoot = filepath.Join(r.deps.Store.Dir(), "log")
+			mkdir(r, r.opts.SourceRoot)
+		}},
 		{"the runtime directory", "option_invalid:sourceRoot", func(r *rig) { r.opts.SourceRoot = r.path("run"); mkdir(r, r.opts.SourceRoot) }},
 		{"the engine's socket", "option_invalid:sourceRoot", func(r *rig) {
 			r.opts.SourceRoot = filepath.Dir(strings.TrimPrefix(r.deps.Engine.Host(), "unix://"))
@@ -230,8 +233,8 @@ func TestRun_Refused(t *testing.T) {
 		{"an overlay in another", "mount_unsafe", overlay("/workspace/x", "/workspace/x/y")},
 		{"an overlay around another", "mount_unsafe", overlay("/workspace/x/y", "/workspace/x")},
 		{"an overlay of nothing", "mount_unsafe", func(r *rig) { addOverlay(r, r.path("not"), "/workspace/x") }},
-		{"an overlay of the Store", "mount_unsafe", func(r *rig) { addOverlay(r, r.path("store"), "/workspace/x") }},
-		{"an overlay of a file of the Store", "mount_unsafe", func(r *rig) { addOverlay(r, r.path("store/store.db"), "/workspace/x") }},
+		{"an overlay of the Store", "mount_unsafe", func(r *rig) { addOverlay(r, r.deps.Store.Dir(), "/workspace/x") }},
+		{"an overlay of a file of the Store", "mount_unsafe", func(r *rig) { addOverlay(r, filepath.Join(r.deps.Store.Dir(), "store.db"), "/workspace/x") }},
 		{"an overlay of /etc", "mount_unsafe", func(r *rig) { addOverlay(r, "/etc", "/workspace/x") }},
 		{"an overlay of a device", "mount_unsafe", func(r *rig) { addOverlay(r, "/dev/null", "/workspace/x") }},
 		{"an overlay without its place in a read-only workspace", "mount_unsafe", func(r *rig) {

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	testing.TB
 	dir  string
+	fast string // holds the Store
 	opts worker.Options
 	deps worker.Deps
 }
@@ -97,12 +98,25 @@ func engine(tb testing.TB, host string) worker.Engine {
 	return e
 }
 
-func (r *rig) openStore() *store.Store { return r.storeIn("store") }
-
-// storeIn opens the Store in a directory of the rig.
-func (r *rig) storeIn(name string) *store.Store {
+// openStore opens the Store of the rig, in memory where there is such a place: the
+// tests make many.
+func (r *rig) openStore() *store.Store {
 	r.Helper()
-	s, err := store.Open(context.Background(), store.Options{Dir: r.path(name), Program: "kitrun"})
+	if r.fast == "" {
+		var err error
+		if r.fast, err = os.MkdirTemp("/dev/shm", "worker-test-"); err != nil {
+			r.fast = r.dir
+		} else {
+			r.Cleanup(func() { os.RemoveAll(r.fast) })
+		}
+	}
+	return r.storeIn(filepath.Join(r.fast, "store"))
+}
+
+// storeIn opens the Store in a directory.
+func (r *rig) storeIn(dir string) *store.Store {
+	r.Helper()
+	s, err := store.Open(context.Background(), store.Options{Dir: dir, Program: "kitrun"})
 	if err != nil {
 		r.Fatal(err)
 	}
