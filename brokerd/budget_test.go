@@ -120,6 +120,7 @@ func TestRegistered_Tampered(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			d := w.serve()
 			g := w.lend(w.registered("r", true))
