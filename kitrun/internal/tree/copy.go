@@ -18,34 +18,27 @@ const permissions = 0o777
 // what is excluded, with its permissions and its empty directories, and makes it
 // durable. After an error a part of the copy is left.
 func (d *Dir) CopyTo(ctx context.Context, parent *Dir, name string) error {
-	root, err := d.Stat("")
-	if err != nil {
-		return err
-	}
-	c := copier{buf: make([]byte, readBytes)}
-	defer c.close()
+	c := copier{}
 	if err := c.make(parent.fd, name, parent.join(name)); err != nil {
 		return err
 	}
-	w := walk{ctx: ctx, visit: &c, skip: true, buf: make([]byte, direntBytes)}
-	if err := w.directory(d.fd, "", 0, false); err != nil {
+	w := walk{ctx: ctx, visit: &c, skip: true}
+	err := w.all(d.fd)
+	c.close()
+	if err != nil || c.files <= syncEach {
 		return err
 	}
-	if c.files > syncEach {
-		if _, err := retry(func() (int, error) { return 0, unix.Syncfs(c.open[0]) }); err != nil {
-			return pathError("sync the file system of", parent.join(name), err)
-		}
-	}
-	return c.leave("", root.identity)
+	_, err = retry(func() (int, error) { return 0, unix.Syncfs(parent.fd) })
+	return pathError("sync the file system of", parent.join(name), err)
 }
 
 // copier makes the counterpart of what a walk visits.
 type copier struct {
-	buf   []byte
 	open  []int // the directories that are being filled, the root first
 	files int
 }
 
+// close closes what a walk that failed did not leave.
 func (c *copier) close() {
 	for _, fd := range c.open {
 		_ = unix.Close(fd)
@@ -65,50 +58,58 @@ func (c *copier) make(parent int, name, rel string) error {
 	return nil
 }
 
-func (c *copier) enter(rel, name string, _ identity) error {
+func (c *copier) enter(rel, name string) error {
 	return c.make(c.open[len(c.open)-1], name, quote(rel))
 }
 
-func (c *copier) leave(rel string, id identity) error {
+func (c *copier) leave(rel string, id identity) step {
 	last := len(c.open) - 1
-	fd := c.open[last]
+	fd, sync := c.open[last], c.files <= syncEach
 	c.open = c.open[:last]
-	defer unix.Close(fd)
-	if err := unix.Fchmod(fd, id.mode&permissions); err != nil {
-		return pathError("set the mode of", quote(rel), err)
+	return step{
+		then: func() error { return finish(fd, id, sync, rel) },
+		free: func() { _ = unix.Close(fd) },
 	}
-	if c.files > syncEach {
-		return nil
-	}
-	_, err := retry(func() (int, error) { return 0, unix.Fsync(fd) })
-	return pathError("sync", quote(rel), err)
 }
 
-func (c *copier) file(rel, name string, from int, id identity, _ bool) error {
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	to, err := retry(func() (int, error) { return unix.Openat(c.open[len(c.open)-1], name, flags, 0o600) })
-	if err != nil {
-		return pathError("make", quote(rel), err)
-	}
+func (c *copier) file(f file) step {
 	c.files++
-	err = c.fill(to, from, rel, id)
+	to, sync := c.open[len(c.open)-1], c.files <= syncEach
+	return step{work: func() error {
+		if err := copyFile(to, f, sync); err != nil {
+			return err
+		}
+		return same(f.fd, f.id, f.rel)
+	}}
+}
+
+func copyFile(dir int, f file, sync bool) error {
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	to, err := retry(func() (int, error) { return unix.Openat(dir, f.name, flags, 0o600) })
+	if err != nil {
+		return pathError("make", quote(f.rel), err)
+	}
+	buf := buffers.Get().(*[]byte)
+	err = pour(descriptor(to), f.fd, f.id.size, *buf, f.rel)
+	buffers.Put(buf)
+	if err == nil {
+		err = finish(to, f.id, sync, f.rel)
+	}
 	if closed := unix.Close(to); err == nil && closed != nil {
-		err = pathError("close", quote(rel), closed)
+		err = pathError("close", quote(f.rel), closed)
 	}
 	return err
 }
 
-func (c *copier) fill(to, from int, rel string, id identity) error {
-	if err := pour(descriptor(to), from, id.size, c.buf, rel); err != nil {
-		return err
-	}
-	if err := unix.Fchmod(to, id.mode&permissions); err != nil {
+// finish gives a copy its permissions and makes it durable.
+func finish(fd int, id identity, sync bool, rel string) error {
+	if err := unix.Fchmod(fd, id.mode&permissions); err != nil {
 		return pathError("set the mode of", quote(rel), err)
 	}
-	if c.files > syncEach {
+	if !sync {
 		return nil
 	}
-	_, err := retry(func() (int, error) { return 0, unix.Fsync(to) })
+	_, err := retry(func() (int, error) { return 0, unix.Fsync(fd) })
 	return pathError("sync", quote(rel), err)
 }
 

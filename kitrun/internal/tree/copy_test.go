@@ -143,3 +143,40 @@ func TestReplace(t *testing.T) {
 		}
 	}
 }
+
+// A walk that ends early leaves no descriptor open, whatever it was reading ahead.
+func TestWalk_EndsEarly(t *testing.T) {
+	content := map[string]string{}
+	for i := range 300 {
+		content[fmt.Sprintf("d%d/e%d/f%d", i%5, i%3, i)] = strings.Repeat("x", i*100)
+	}
+	root, to := files(t, content), t.TempDir()
+	for _, at := range []string{"d0/e1/l", "d4/e2/l", "a"} {
+		if err := os.Symlink("x", filepath.Join(root, at)); err != nil {
+			t.Fatal(err)
+		}
+		d, into := open(t, root), open(t, to)
+		before := descriptors(t)
+		if _, err := d.Hash(t.Context(), tree.Keep{}); err == nil {
+			t.Error("a link was hashed")
+		}
+		if err := d.CopyTo(t.Context(), into, "copy-"+filepath.Base(filepath.Dir(at))); err == nil {
+			t.Error("a link was copied")
+		}
+		if after := descriptors(t); after != before {
+			t.Errorf("%s: %d descriptors before, %d after", at, before, after)
+		}
+		if err := os.Remove(filepath.Join(root, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +17,14 @@ import (
 // Prefix stands before the 64 hexadecimal digits of a content hash.
 const Prefix = "sha256:"
 
-// readBytes is how much of a file is read at once.
-const readBytes = 256 << 10
+// readBytes is how much of a file is read at once. Files up to it are read ahead.
+const readBytes = 128 << 10
+
+// buffers are what files are read into.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, readBytes)
+	return &b
+}}
 
 // Seen is what one reading of a tree found.
 type Seen struct {
@@ -39,8 +46,8 @@ type Keep struct {
 // walk order its path, a zero byte, its content, a zero byte.
 func (d *Dir) Hash(ctx context.Context, keep Keep) (Seen, error) {
 	h := hasher{sum: sha256.New(), buf: make([]byte, readBytes), keep: keep}
-	w := walk{ctx: ctx, visit: &h, buf: make([]byte, direntBytes)}
-	if err := w.directory(d.fd, "", 0, false); err != nil {
+	w := walk{ctx: ctx, visit: &h}
+	if err := w.all(d.fd); err != nil {
 		return Seen{}, err
 	}
 	return Seen{
@@ -58,28 +65,78 @@ type hasher struct {
 
 var zero = []byte{0}
 
-func (h *hasher) enter(string, string, identity) error { return nil }
-func (h *hasher) leave(string, identity) error         { return nil }
+func (h *hasher) enter(string, string) error  { return nil }
+func (h *hasher) leave(string, identity) step { return step{} }
 
-func (h *hasher) file(rel, _ string, fd int, id identity, excluded bool) error {
-	if excluded {
-		return nil
+// file reads a small file while others are hashed, and a large one in its turn.
+func (h *hasher) file(f file) step {
+	switch {
+	case f.excluded:
+		return step{then: func() error { return same(f.fd, f.id, f.rel) }}
+	case f.rel == h.keep.Name && f.id.size > h.keep.Limit:
+		return step{then: func() error {
+			return &Invalid{f.rel, fmt.Sprintf("%d bytes, more than %d", f.id.size, h.keep.Limit)}
+		}}
+	case f.rel == h.keep.Name:
+		return step{then: func() error {
+			var kept bytes.Buffer
+			err := h.pour(io.MultiWriter(h.sum, &kept), f)
+			h.kept = kept.Bytes()
+			return err
+		}}
+	case f.id.size > readBytes:
+		return step{then: func() error { return h.pour(h.sum, f) }}
 	}
-	to := io.Writer(h.sum)
-	if rel == h.keep.Name {
-		if id.size > h.keep.Limit {
-			return &Invalid{rel, fmt.Sprintf("%d bytes, more than %d", id.size, h.keep.Limit)}
-		}
-		kept := bytes.NewBuffer(make([]byte, 0, id.size))
-		to = io.MultiWriter(h.sum, kept)
-		defer func() { h.kept = kept.Bytes() }()
+	var buf *[]byte
+	return step{
+		work: func() error {
+			buf = buffers.Get().(*[]byte)
+			if err := fill((*buf)[:f.id.size], f.fd, f.rel); err != nil {
+				return err
+			}
+			return same(f.fd, f.id, f.rel)
+		},
+		then: func() error {
+			h.begin(f.rel)
+			h.sum.Write((*buf)[:f.id.size])
+			h.sum.Write(zero)
+			return nil
+		},
+		free: func() {
+			if buf != nil {
+				buffers.Put(buf)
+			}
+		},
 	}
-	h.sum.Write([]byte(rel))
-	h.sum.Write(zero)
-	if err := pour(to, fd, id.size, h.buf, rel); err != nil {
+}
+
+// pour hashes a whole file in its turn.
+func (h *hasher) pour(to io.Writer, f file) error {
+	h.begin(f.rel)
+	if err := pour(to, f.fd, f.id.size, h.buf, f.rel); err != nil {
 		return err
 	}
 	h.sum.Write(zero)
+	return same(f.fd, f.id, f.rel)
+}
+
+func (h *hasher) begin(rel string) {
+	h.sum.Write([]byte(rel))
+	h.sum.Write(zero)
+}
+
+// fill reads a file that is as long as buf.
+func fill(buf []byte, fd int, rel string) error {
+	for len(buf) > 0 {
+		n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
+		if err != nil {
+			return pathError("read", quote(rel), err)
+		}
+		if n == 0 {
+			return changed(rel)
+		}
+		buf = buf[n:]
+	}
 	return nil
 }
 
@@ -87,17 +144,14 @@ func (h *hasher) file(rel, _ string, fd int, id identity, excluded bool) error {
 // more are found by who compares its identity.
 func pour(w io.Writer, fd int, size int64, buf []byte, rel string) error {
 	for size > 0 {
-		n, err := retry(func() (int, error) { return unix.Read(fd, buf[:min(size, int64(len(buf)))]) })
-		if err != nil {
-			return pathError("read", quote(rel), err)
-		}
-		if n == 0 {
-			return changed(rel)
-		}
-		if _, err := w.Write(buf[:n]); err != nil {
+		part := buf[:min(size, int64(len(buf)))]
+		if err := fill(part, fd, rel); err != nil {
 			return err
 		}
-		size -= int64(n)
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+		size -= int64(len(part))
 	}
 	return nil
 }

@@ -71,14 +71,23 @@ func (d *Dir) List() ([]string, error) {
 	return names(d.fd, make([]byte, direntBytes), "")
 }
 
-// visitor is told what a walk comes to, in the order of the hash.
+// visitor turns what a walk comes to into steps. It is asked in the order of the
+// hash, ahead of the steps that it gave before.
 type visitor interface {
-	// enter opens a directory's counterpart; it is told before what is in it.
-	enter(rel, name string, id identity) error
-	// file is called with an open regular file, which it leaves open.
-	file(rel, name string, fd int, id identity, excluded bool) error
-	// leave follows the last entry of a directory.
-	leave(rel string, id identity) error
+	// enter is told before what is in a directory; what it does is done at once.
+	enter(rel, name string) error
+	// file does something with an open regular file, and gives it back open.
+	file(f file) step
+	// leave follows the last entry of a directory, the root's is last of all.
+	leave(rel string, id identity) step
+}
+
+// file is a regular file that a walk came to.
+type file struct {
+	rel, name string
+	fd        int
+	id        identity
+	excluded  bool // from the hash
 }
 
 // walk is one pass over a tree.
@@ -86,6 +95,7 @@ type walk struct {
 	ctx      context.Context
 	visit    visitor
 	skip     bool // pass by what is excluded
+	line     *pipeline
 	clock    settler
 	buf      []byte
 	entries  int
@@ -93,30 +103,61 @@ type walk struct {
 	unhashed string // the first excluded entry
 }
 
-// directory visits what stands in fd, which it leaves open.
-func (w *walk) directory(fd int, rel string, depth int, excluded bool) error {
-	if err := w.ctx.Err(); err != nil {
-		return context.Cause(w.ctx)
+// all walks the tree that fd is open on, and leaves it open.
+func (w *walk) all(fd int) error {
+	w.buf = make([]byte, direntBytes)
+	return runPipeline(w.ctx, func(p *pipeline) error {
+		w.line = p
+		return w.directory(fd, "", 0, false, func() {})
+	})
+}
+
+// directory visits what stands in fd, which is freed when all of it is done.
+func (w *walk) directory(fd int, rel string, depth int, excluded bool, free func()) error {
+	before, err := w.list(fd, rel, depth, excluded)
+	if err != nil {
+		free()
+		return err
 	}
+	s := w.visit.leave(rel, before)
+	leave := s.then
+	s.then = func() error {
+		if err := same(fd, before, rel); err != nil || leave == nil {
+			return err
+		}
+		return leave()
+	}
+	s.free = both(s.free, free)
+	w.line.add(s)
+	return nil
+}
+
+// list visits the entries of a directory and gives its identity before that.
+func (w *walk) list(fd int, rel string, depth int, excluded bool) (identity, error) {
 	before, err := identityAt(fd)
 	if err == nil {
 		err = w.clock.wait(fd, before)
 	}
 	if err != nil {
-		return changedIfGone(err, rel)
+		return before, changedIfGone(err, rel)
 	}
 	all, err := names(fd, w.buf, rel)
 	if err != nil {
-		return err
+		return before, err
 	}
 	if w.entries += len(all); w.entries > MaxEntries {
-		return &Invalid{"", fmt.Sprintf("more than %d entries", MaxEntries)}
+		return before, &Invalid{"", fmt.Sprintf("more than %d entries", MaxEntries)}
 	}
 	for _, name := range all {
 		if err := w.entry(fd, below(rel, name), name, depth, excluded); err != nil {
-			return err
+			return before, err
 		}
 	}
+	return before, nil
+}
+
+// same refuses what is not the same any more after it was read.
+func same(fd int, before identity, rel string) error {
 	after, err := identityAt(fd)
 	if err != nil {
 		return pathError("look at", rel, err)
@@ -127,7 +168,19 @@ func (w *walk) directory(fd int, rel string, depth int, excluded bool) error {
 	return nil
 }
 
+func both(a, b func()) func() {
+	return func() {
+		if a != nil {
+			a()
+		}
+		b()
+	}
+}
+
 func (w *walk) entry(parent int, rel, name string, depth int, excluded bool) error {
+	if w.line.ctx.Err() != nil {
+		return context.Cause(w.line.ctx)
+	}
 	if Excluded(name) {
 		if w.unhashed == "" {
 			w.unhashed = rel
@@ -141,43 +194,40 @@ func (w *walk) entry(parent int, rel, name string, depth int, excluded bool) err
 	if err != nil {
 		return unopened(parent, name, rel, err)
 	}
-	defer unix.Close(fd)
+	free := func() { _ = unix.Close(fd) }
 	id, err := identityAt(fd)
+	if err == nil {
+		switch {
+		case id.mode&unix.S_IFMT == unix.S_IFREG:
+			return w.regular(file{rel, name, fd, id, excluded}, free)
+		case id.mode&unix.S_IFMT != unix.S_IFDIR:
+			err = &Invalid{rel, "neither a regular file nor a directory"}
+		case depth == MaxDepth:
+			err = &Invalid{rel, fmt.Sprintf("deeper than %d directories", MaxDepth)}
+		default:
+			err = w.visit.enter(rel, name)
+		}
+	}
 	if err != nil {
-		return pathError("look at", rel, err)
+		free()
+		return err
 	}
-	switch id.mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		if depth == MaxDepth {
-			return &Invalid{rel, fmt.Sprintf("deeper than %d directories", MaxDepth)}
-		}
-		if err := w.visit.enter(rel, name, id); err != nil {
-			return err
-		}
-		if err := w.directory(fd, rel, depth+1, excluded); err != nil {
-			return err
-		}
-		return w.visit.leave(rel, id)
-	case unix.S_IFREG:
-		if err := w.clock.wait(fd, id); err != nil {
-			return changedIfGone(err, rel)
-		}
-		if w.bytes += id.size; w.bytes > MaxBytes {
-			return &Invalid{"", fmt.Sprintf("more than %d bytes", int64(MaxBytes))}
-		}
-		if err := w.visit.file(rel, name, fd, id, excluded); err != nil {
-			return err
-		}
-		after, err := identityAt(fd)
-		if err != nil {
-			return pathError("look at", rel, err)
-		}
-		if id != after {
-			return changed(rel)
-		}
-		return nil
+	return w.directory(fd, rel, depth+1, excluded, free)
+}
+
+func (w *walk) regular(f file, free func()) error {
+	if err := w.clock.wait(f.fd, f.id); err != nil {
+		free()
+		return changedIfGone(err, f.rel)
 	}
-	return &Invalid{rel, "neither a regular file nor a directory"}
+	if w.bytes += f.id.size; w.bytes > MaxBytes {
+		free()
+		return &Invalid{"", fmt.Sprintf("more than %d bytes", int64(MaxBytes))}
+	}
+	s := w.visit.file(f)
+	s.free = both(s.free, free)
+	w.line.add(s)
+	return nil
 }
 
 // unopened says why an entry could not be opened: a socket has no reader (ENXIO).
