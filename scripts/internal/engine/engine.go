@@ -73,7 +73,9 @@ func Run(ctx context.Context, ready func(host string)) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	if err := d.ready(ctx); err != nil {
+	if err := d.ready(ctx); ctx.Err() != nil {
+		return nil // told to stop before it was ready
+	} else if err != nil {
 		return err
 	}
 	ready(d.host)
@@ -227,13 +229,17 @@ func processes() map[int][]string {
 	return found
 }
 
-// killBelow ends every process that has a path below dir among its arguments:
-// the daemon's containerd, and the shim of each container.
+// helpers are the programs that a daemon starts, by the beginning of their name.
+var helpers = []string{"containerd", "runc", "docker-proxy"}
+
+// killBelow ends every helper that has a path below dir among its arguments: the
+// daemon's containerd, and the shim of each container.
 func killBelow(dir string) error {
 	for end := time.Now().Add(goneWait); ; time.Sleep(poll) {
 		left := 0
 		for pid, args := range processes() {
-			if slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, dir+"/") }) {
+			helper := slices.ContainsFunc(helpers, func(name string) bool { return strings.HasPrefix(filepath.Base(args[0]), name) })
+			if helper && slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, dir+"/") }) {
 				left++
 				_ = unix.Kill(pid, unix.SIGKILL) // it may be gone
 			}
