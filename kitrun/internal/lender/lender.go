@@ -70,6 +70,12 @@ type Ask struct {
 	RemoteCIDR      string
 	RunID, OwnerID  string
 	Life            time.Duration // the run's deadline and a minute
+	UpstreamOrigin  string        // "": that of the credential's kind
+
+	// A budget that several sessions of one run share (broker §10).
+	RequestBindingDigest string
+	LedgerFile           string
+	Initialize           bool
 }
 
 // Loan is one grant while it is out.
@@ -125,7 +131,10 @@ func (l *Lender) Lend(ctx context.Context, a Ask) (*Loan, error) {
 	}()
 	grant, err := l.opt.Store.CreateGrant(ctx, store.NewGrant{
 		CapabilitySHA256: hash, Creator: l.opt.Creator, CredentialRef: path,
-		Request:  store.GrantRequest{Model: a.Model, ReasoningEffort: a.ReasoningEffort, MaxRequests: a.MaxRequests, Endpoint: a.Endpoint},
+		Request: store.GrantRequest{
+			Model: a.Model, ReasoningEffort: a.ReasoningEffort, MaxRequests: a.MaxRequests, Endpoint: a.Endpoint, UpstreamOrigin: a.UpstreamOrigin,
+			RequestBindingDigest: a.RequestBindingDigest, LedgerFile: a.LedgerFile, Initialize: a.Initialize,
+		},
 		BasePath: a.BasePath, RemoteCIDR: a.RemoteCIDR, RunID: a.RunID, OwnerID: a.OwnerID, Life: a.Life,
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 // Names that the container carries.
 const (
 	labelRun        = "kontour.worker.run"
-	labelOwner      = "kontour.worker.owner"
+	LabelOwner      = "kontour.worker.owner" // whose value is an owner id
 	labelInvocation = "drawbridge.invocation"
 	labelStore      = "drawbridge.store"
 
@@ -75,7 +75,7 @@ func (j *job) spec(storeID string, n network) Spec {
 func (j *job) locked(storeID string) Spec {
 	labels := map[string]string{labelRun: j.RunID, labelInvocation: j.InvocationID, labelStore: storeID}
 	if j.OwnerID != "" {
-		labels[labelOwner] = j.OwnerID
+		labels[LabelOwner] = j.OwnerID
 	}
 	user := strconv.Itoa(j.uid) + ":" + strconv.Itoa(j.gid)
 	return Spec{

@@ -143,8 +143,8 @@ func labelsHold(have, want map[string]string) bool {
 			return false
 		}
 	}
-	if _, ok := want[labelOwner]; !ok {
-		if _, ok := have[labelOwner]; ok {
+	if _, ok := want[LabelOwner]; !ok {
+		if _, ok := have[LabelOwner]; ok {
 			return false
 		}
 	}

@@ -114,10 +114,7 @@ func (r *run) do(ctx context.Context) (_ Receipt, err error) {
 func (r *run) qualify(ctx context.Context) error {
 	info, err := r.Engine.Info(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return notStarted(ctx, "ask the container engine")
-		}
-		return unavailable("ask the container engine", err)
+		return r.outOfTime(ctx, "ask the container engine", unavailable("ask the container engine", err))
 	}
 	if r.id, err = qualify(info); err != nil {
 		return err
@@ -132,7 +129,7 @@ func (r *run) qualify(ctx context.Context) error {
 		return fault.New(fault.ImageUnknown, "look for the image: the engine has none of the id %s", r.Image).
 			WithHint("nothing is pulled; load the image first (scripts/worker-image)")
 	case err != nil:
-		return unavailable("look for the image", err)
+		return r.outOfTime(ctx, "look for the image", unavailable("look for the image", err))
 	}
 	if r.id.native {
 		return r.ownedBy()
@@ -178,7 +175,7 @@ func (r *run) create(ctx context.Context) (err error) {
 	r.row, err = r.Store.AdmitWorker(ctx, store.NewWorkerRun{InvocationID: r.InvocationID, RunID: r.RunID, OwnerID: r.OwnerID,
 		Image: r.Image, ArtifactRoot: r.ArtifactRoot, DeadlineAt: deadline.UnixMilli()})
 	if err != nil {
-		return err
+		return r.outOfTime(ctx, "record the worker", err)
 	}
 	// From here on no end of ctx cuts a call in the middle: what was begun is known.
 	calls, done := context.WithTimeout(context.WithoutCancel(ctx), startWait)

@@ -122,7 +122,7 @@ func (s Selector) label() (string, error) {
 	case !ownerForm.MatchString(s.Owner):
 		return wrong("that is no owner id")
 	}
-	return labelOwner + "=" + s.Owner, nil
+	return LabelOwner + "=" + s.Owner, nil
 }
 
 // Sweep removes what no living kitrun of this Store looks after: containers whose
@@ -231,7 +231,7 @@ func List(ctx context.Context, d Deps, run string) ([]Listed, error) {
 		if run != "" && f.Labels[labelRun] != run {
 			continue
 		}
-		out = append(out, Listed{InvocationID: invocation, RunID: f.Labels[labelRun], OwnerID: f.Labels[labelOwner], Container: f.ID,
+		out = append(out, Listed{InvocationID: invocation, RunID: f.Labels[labelRun], OwnerID: f.Labels[LabelOwner], Container: f.ID,
 			Status: f.Status, Orphan: true, CreatedAt: f.Created})
 	}
 	slices.SortStableFunc(out, func(a, b Listed) int { return a.CreatedAt.Compare(b.CreatedAt) })

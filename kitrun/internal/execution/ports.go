@@ -1,0 +1,290 @@
+package execution
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"drawbridge/kitrun/internal/nodehost"
+	"drawbridge/kitrun/internal/storage"
+	"drawbridge/kitrun/internal/worker"
+	"drawbridge/shared/fault"
+	"drawbridge/shared/strictjson"
+)
+
+// maxWorkers run at once for one kit; more wait.
+const maxWorkers = 8
+
+// ports serve what the kit of one run asks for (kit §8).
+type ports struct {
+	*run
+	slots chan struct{}
+
+	mu      sync.Mutex
+	grants  map[string]*grant
+	watches map[string]context.CancelFunc
+	used    bool // a worker was asked for
+	wg      sync.WaitGroup
+}
+
+func newPorts(r *run) *ports {
+	return &ports{run: r, slots: make(chan struct{}, maxWorkers), grants: map[string]*grant{}, watches: map[string]context.CancelFunc{}}
+}
+
+// Call serves one call.
+func (p *ports) Call(ctx context.Context, peer *nodehost.Peer, method string, params json.RawMessage) (any, error) {
+	switch method {
+	case "worker.run":
+		return p.worker(ctx, peer, params)
+	case "worker.identity":
+		engine, err := p.engine()
+		if err != nil {
+			return nil, err
+		}
+		return worker.IdentityOf(ctx, engine)
+	case "broker.start":
+		return p.lend(ctx, peer, params)
+	case "broker.close":
+		return p.giveBack(ctx, params)
+	case "storage.inspect":
+		return p.storage(ctx, params, storage.Inspect)
+	case "storage.admit":
+		return p.storage(ctx, params, storage.Admit)
+	case "storage.watch":
+		return p.watch(ctx, peer, params)
+	case "storage.unwatch":
+		return p.unwatch(params)
+	case "kit.execute":
+		return p.nested(ctx, params)
+	}
+	return nil, fault.New(fault.KitProtocol, "kitrun has no service %.64q", method)
+}
+
+// decode reads params strictly.
+func decode(method string, params json.RawMessage, v any) error {
+	err := strictjson.Decode(params, v, strictjson.Limits{MaxBytes: nodehost.MaxFrame, MaxDepth: maxDepth})
+	if err != nil {
+		return fault.New(fault.OptionInvalid, "%s: %w", method, err)
+	}
+	return nil
+}
+
+// worker runs one worker under the policy of a run: its owner, its forbidden
+// roots, its time.
+func (p *ports) worker(ctx context.Context, peer *nodehost.Peer, params json.RawMessage) (any, error) {
+	engine, err := p.engine()
+	if err != nil {
+		return nil, err
+	}
+	params, handle, err := withoutCallback(params)
+	if err != nil {
+		return nil, err
+	}
+	o, err := worker.ParseOptions(params)
+	if err != nil {
+		return nil, err
+	}
+	if handle != "" {
+		if o.Setup == nil {
+			o.Setup = &worker.Setup{}
+		}
+		o.Setup.Prepare = func(ctx context.Context, in worker.PrepareInput) error {
+			_, err := peer.Back(ctx, handle, in)
+			return err
+		}
+	}
+	o.OwnerID = p.owner
+	o.ForbiddenRoots = append(o.ForbiddenRoots, p.forbidden()...)
+	if o.Network == worker.NetworkBridge && !p.AsRequested {
+		o.Network = "" // isolated, where the engine runs on this machine's kernel
+	}
+	p.mu.Lock()
+	p.used = true
+	if o.ProviderProxy != nil {
+		o.BrokerSocket = p.socketOf(o.ProviderProxy.BaseURL)
+	}
+	p.mu.Unlock()
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return nil, fault.New(fault.WorkerNotStarted, "run a worker: cancelled before it started")
+	}
+	if left := time.Until(p.deadline); o.Timeout > left {
+		o.Timeout = max(left, time.Millisecond)
+	}
+	d := p.workerDeps(engine)
+	receipt, err := worker.Run(ctx, o, d)
+	p.flush(ctx) // what the worker caused is told before its end is
+	if err != nil {
+		return nil, err
+	}
+	return receipt, nil
+}
+
+// forbidden are the boundaries that every worker of a run is checked against.
+func (p *ports) forbidden() []worker.ForbiddenRoot {
+	roots := []worker.ForbiddenRoot{{Kind: worker.KindController, Path: p.root}}
+	if p.auth != "" {
+		roots = append(roots, worker.ForbiddenRoot{Kind: worker.KindCredentials, Path: p.auth})
+	}
+	return roots
+}
+
+// withoutCallback takes the handle of workspaceSetup.prepare out of options: the
+// rest is what an options file holds.
+func withoutCallback(params json.RawMessage) (rest json.RawMessage, handle string, err error) {
+	var options, setup map[string]json.RawMessage
+	bad := fault.New(fault.OptionInvalid, "worker.run: its options are no object")
+	if json.Unmarshal(params, &options) != nil || options == nil {
+		return nil, "", bad
+	}
+	raw, ok := options["workspaceSetup"]
+	if !ok || json.Unmarshal(raw, &setup) != nil || setup["prepare"] == nil {
+		return params, "", nil
+	}
+	var callback struct {
+		Callback string `json:"callback"`
+	}
+	if err := decode("workspaceSetup.prepare", setup["prepare"], &callback); err != nil {
+		return nil, "", err
+	}
+	delete(setup, "prepare")
+	if options["workspaceSetup"], err = json.Marshal(setup); err != nil {
+		return nil, "", bad
+	}
+	if rest, err = json.Marshal(options); err != nil {
+		return nil, "", bad
+	}
+	return rest, callback.Callback, nil
+}
+
+// budget is a storage budget as kits write it.
+type budget struct {
+	Roots        []string `json:"roots"`
+	MaxBytes     *int64   `json:"max_bytes"`
+	MaxEntries   *int64   `json:"max_entries"`
+	MaxFileBytes *int64   `json:"max_file_bytes"`
+	MinFreeBytes *int64   `json:"min_free_bytes"`
+}
+
+// open gives the canonical roots and the bounds, the defaults where none are given.
+func (b budget) open() ([]string, storage.Budget, error) {
+	out := storage.DefaultBudget()
+	for _, f := range []struct{ to, from *int64 }{
+		{&out.MaxBytes, b.MaxBytes}, {&out.MaxEntries, b.MaxEntries}, {&out.MaxFileBytes, b.MaxFileBytes}, {&out.MinFreeBytes, b.MinFreeBytes},
+	} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+	if err := out.Check(); err != nil {
+		return nil, out, err
+	}
+	roots, err := storage.Roots(b.Roots)
+	return roots, out, err
+}
+
+type look func(ctx context.Context, roots []string, b storage.Budget) (storage.Observation, error)
+
+func (p *ports) storage(ctx context.Context, params json.RawMessage, look look) (any, error) {
+	var in struct {
+		Budget budget `json:"budget"`
+	}
+	if err := decode("storage", params, &in); err != nil {
+		return nil, err
+	}
+	roots, bounds, err := in.Budget.open()
+	if err != nil {
+		return nil, err
+	}
+	return look(ctx, roots, bounds)
+}
+
+// watch begins a watch that outlives its call.
+func (p *ports) watch(_ context.Context, peer *nodehost.Peer, params json.RawMessage) (any, error) {
+	var in struct {
+		ID         string  `json:"id"`
+		Budget     budget  `json:"budget"`
+		IntervalMs float64 `json:"intervalMs"`
+	}
+	if err := decode("storage.watch", params, &in); err != nil {
+		return nil, err
+	}
+	roots, bounds, err := in.Budget.open()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(p.ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, twice := p.watches[in.ID]; twice || in.ID == "" {
+		stop()
+		return nil, fault.New(fault.OptionInvalid, "storage.watch: its id is another watch's")
+	}
+	p.watches[in.ID] = stop
+	p.wg.Go(func() {
+		defer stop()
+		var last storage.Observation
+		_ = storage.Watcher{
+			Roots: roots, Budget: bounds, Every: time.Duration(in.IntervalMs * float64(time.Millisecond)),
+			Seen: func(o storage.Observation) { last = o },
+			Violated: func(reason string) {
+				last.Allowed, last.Reason = false, reason
+				peer.Push("storage.violation", in.ID, last)
+			},
+		}.Run(ctx) // it ends by ctx alone
+	})
+	return struct{}{}, nil
+}
+
+func (p *ports) unwatch(params json.RawMessage) (any, error) {
+	var in struct {
+		ID string `json:"id"`
+	}
+	if err := decode("storage.unwatch", params, &in); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if stop := p.watches[in.ID]; stop != nil {
+		stop()
+		delete(p.watches, in.ID)
+	}
+	return struct{}{}, nil
+}
+
+// nested runs another kit, or the same again, for this one.
+func (p *ports) nested(ctx context.Context, params json.RawMessage) (any, error) {
+	var in struct {
+		KitID          string `json:"kitId"`
+		Dest           string `json:"dest"`
+		RequestFile    string `json:"requestFile"`
+		ControllerRoot string `json:"controllerRoot"`
+		AuthFile       string `json:"authFile"`
+	}
+	if err := decode("kit.execute", params, &in); err != nil {
+		return nil, err
+	}
+	if p.depth >= maxDepthOfRuns {
+		return nil, fault.New(fault.OptionInvalid, "kit.execute: runs nest at most %d deep", maxDepthOfRuns)
+	}
+	o := p.Options
+	o.KitID, o.Dest, o.RequestFile, o.ControllerRoot, o.AuthFile = in.KitID, in.Dest, in.RequestFile, in.ControllerRoot, in.AuthFile
+	out, err := p.Host.execute(ctx, o, p.depth+1)
+	if err != nil {
+		return nil, err
+	}
+	return out.Result, nil
+}
+
+// close ends what outlived its call; grants are closed by end.
+func (p *ports) close() {
+	p.mu.Lock()
+	for _, stop := range p.watches {
+		stop()
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+}
