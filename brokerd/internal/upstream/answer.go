@@ -32,13 +32,20 @@ var (
 )
 
 // forward sends the request and passes the answer on. Whatever happens, the row is
-// settled. cut says that the answer stopped in the middle.
+// settled. The digests of the texts are made while the provider works: nobody waits for
+// them before. cut says that the answer stopped in the middle.
 func (c *call) forward() (cut bool) {
 	begin := time.Now()
 	total := time.AfterFunc(totalWait, func() { c.cancel(errTotal) })
 	defer total.Stop()
 	s := &stream{call: c}
+	texts := make(chan struct{}) // closed when the row has the digests of them
+	go func(doc Document) {
+		defer close(texts)
+		c.evidence.InputTextDigests, c.evidence.InputTextDigestsTruncated = doc.InputDigests()
+	}(c.doc)
 	defer func() {
+		<-texts
 		ended := c.h.opt.Now().UnixMilli()
 		c.evidence.EndedAt = &ended
 		c.h.opt.Journal.Settle(c.evidence)
@@ -169,7 +176,7 @@ func unfit(resp *http.Response) string {
 
 // unanswered refuses with 502, unless nobody is there to read it.
 func (c *call) unanswered(err error) (cut bool) {
-	c.h.opt.Log.Debug("the provider gave no answer that can be passed on", "grant", c.grant.ID, "seq", c.evidence.Seq, "err", err)
+	c.h.opt.Log.Debug("the provider gave no answer that can be passed on", "grant_id", c.grant.ID, "seq", c.evidence.Seq, "err", err)
 	if c.evidence.Outcome != UpstreamError {
 		return true
 	}
@@ -200,9 +207,9 @@ func (c *call) tell(took time.Duration) {
 		status = *e.Status
 	}
 	if e.Redactions > 0 {
-		c.h.opt.Log.Warn("credential_echoed_by_upstream", "grant", e.GrantID, "seq", e.Seq, "redactions", e.Redactions)
+		c.h.opt.Log.Warn("credential_echoed_by_upstream", "grant_id", e.GrantID, "seq", e.Seq, "redactions", e.Redactions)
 	}
-	c.h.opt.Log.Debug("request forwarded", "grant", e.GrantID, "seq", e.Seq, "outcome", e.Outcome, "status", status,
+	c.h.opt.Log.Debug("request forwarded", "grant_id", e.GrantID, "seq", e.Seq, "outcome", e.Outcome, "status", status,
 		"ms", took.Milliseconds(), "request_bytes", e.RequestBytes, "response_bytes", e.ResponseBytes)
 }
 

@@ -277,13 +277,13 @@ func (c *call) credentials() Refusal {
 	case errors.Is(err, ErrClosed):
 		return Capability
 	case err != nil:
-		c.h.opt.Log.Warn("the credential of a grant cannot be used", "grant", c.grant.ID, "err", err)
+		c.h.opt.Log.Warn("the credential of a grant cannot be used", "grant_id", c.grant.ID, "err", err)
 		return Unreachable
 	case c.grant.Origin == "" || c.grant.Origin != OriginFor(c.grant.Kind) || c.credential.Secret.IsZero():
-		c.h.opt.Log.Error("a grant names an origin that its credential does not belong to", "grant", c.grant.ID)
+		c.h.opt.Log.Error("a grant names an origin that its credential does not belong to", "grant_id", c.grant.ID)
 		return Unreachable
 	case c.h.opt.TestOrigin != "" && !strings.HasPrefix(c.credential.Secret.Reveal(), TestPrefix):
-		c.h.opt.Log.Error("a real credential is not used with a test upstream", "grant", c.grant.ID)
+		c.h.opt.Log.Error("a real credential is not used with a test upstream", "grant_id", c.grant.ID)
 		return Unreachable
 	}
 	return ""
@@ -308,7 +308,6 @@ func (c *call) describe(body []byte) {
 	if effort, ok := c.doc.Text("reasoning", "effort"); ok && len(effort) <= maxReported {
 		e.ReasoningEffort = &effort
 	}
-	e.InputTextDigests, e.InputTextDigestsTruncated = c.doc.InputDigests()
 	e.ForwardedRequestDigest = e.RequestDigest
 	if string(body) != string(c.doc) {
 		e.ForwardedRequestDigest = Digest(c.doc)
@@ -330,7 +329,7 @@ func (c *call) reserve() Refusal {
 	answer, err := c.h.opt.Journal.Reserve(c.ctx, Draft{Grant: c.grant, Evidence: c.evidence})
 	c.h.opt.Meter.reserved(time.Since(begin))
 	if err != nil {
-		c.h.opt.Log.Error("a reservation cannot be committed", "grant", c.grant.ID, "err", err)
+		c.h.opt.Log.Error("a reservation cannot be committed", "grant_id", c.grant.ID, "err", err)
 		return StoreFailed
 	}
 	c.evidence.Seq = answer.Seq
