@@ -640,7 +640,7 @@ CREATE TABLE broker_requests (
   started_at INTEGER NOT NULL,
   ended_at INTEGER,
   PRIMARY KEY (grant_id, seq)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX broker_request_open ON broker_requests(started_at) WHERE outcome = 'reserved';
 

@@ -29,7 +29,9 @@ type Usage struct {
 }
 
 // Evidence is the row of one forwarded request. Its members, their order and
-// names are those of the export (broker §9). Times are Unix milliseconds.
+// names are those of the export (broker §9). Times are Unix milliseconds. The digests of
+// the texts are null until the row is settled; what was sent is pinned from the first by
+// the digests of the request.
 type Evidence struct {
 	Seq                       int64    `json:"seq"`
 	GrantID                   string   `json:"grant_id"`
