@@ -291,7 +291,7 @@ func TestTwo_KilledUnderLoad(t *testing.T) {
 // lease goes to another, the row does not.
 func TestPaused_RowIsNotTakenOver(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for the end of a lease")
+		t.Skip("long: waits for the end of a lease")
 	}
 	w, h := newWorld(t), fakehost.New(t, "8000", "30000")
 	h.Script(fakehost.Script{Word: "accepted", WaitFor: "go"})

@@ -38,6 +38,7 @@ func made(p *rig.Pane, name string) bool {
 //
 // Proves tools 11.24 and 11.28 on a real agent.
 func TestApprove_Codex(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -89,8 +90,10 @@ func TestApprove_Codex(t *testing.T) {
 // Two dialogs of one turn, one after the other: what was shown of the first decides
 // nothing about the second. Proves tools 11.25 and 11.27.
 func TestApprove_CodexTwo(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.codex(version)
 			turn := w.send(pane, "SCN=TWO:asked")["turn_id"]
@@ -147,8 +150,10 @@ func TestApprove_CodexBoth(t *testing.T) {
 
 // A patch outside the work tree is decided like a command.
 func TestApprove_CodexPatch(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.codex(version)
 			turn := w.send(pane, "SCN=PATCH:made")["turn_id"]
@@ -226,6 +231,7 @@ func TestApprove_Policy(t *testing.T) {
 // is ever sent, the user sees the doubt, and the Turn goes on when the prompt is
 // gone. Proves core 19.53, §13 row 10.
 func TestCrash_Approve(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point string
 		sent  bool // the key reached the agent
@@ -274,6 +280,7 @@ func TestCrash_Approve(t *testing.T) {
 // The same way with Claude Code, whose dialogs move a highlight: a command, a new
 // file, a change of one.
 func TestApprove_Claude(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)

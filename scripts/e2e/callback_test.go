@@ -31,6 +31,7 @@ func TestCallback_Retry(t *testing.T) {
 //
 // Proves core §13 rows 14-17.
 func TestCallback_OutboxdCrashes(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point    string
 		status   string

@@ -12,6 +12,7 @@ import (
 // The first journey with Claude Code, in both versions: a task is given, the Host
 // goes on, and is called back once with the answer; the next task goes the same way.
 func TestClaude_Done(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t)
@@ -43,8 +44,10 @@ func TestClaude_Done(t *testing.T) {
 
 // What the provider refuses is told as failed, with the reason, and the pane goes on.
 func TestClaude_FailedTurn(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			sent := w.give(pane, "SCN=E400")
@@ -66,8 +69,10 @@ func TestClaude_FailedTurn(t *testing.T) {
 // task. One that has not begun leaves the request in the composer, which is told,
 // and is not cleared.
 func TestClaude_Cancel(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			sent := w.give(pane, "SCN=STREAM:100")
@@ -158,8 +163,10 @@ func TestClaude_ThreePanesOneDirectory(t *testing.T) {
 // A long request is shown by the agent as a mark in place of the text, and still
 // reaches the model as it is.
 func TestClaude_LongRequests(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			for i, tc := range []struct{ name, request string }{
@@ -267,8 +274,10 @@ func TestClaude_Refusals(t *testing.T) {
 // A permission dialog is told once, a person decides it in the pane, and the task
 // goes on; a second one is told as another. A rejected one ends the turn.
 func TestClaude_ApprovalSeen(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			sent := w.give(pane, "SCN=TWO")

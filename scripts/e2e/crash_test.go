@@ -15,6 +15,7 @@ import (
 //
 // Proves core 19.15: §13 rows 1-7.
 func TestCrash_BridgeInSubmission(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point  string
 		status string // where the Turn ends
@@ -73,6 +74,7 @@ func TestCrash_BridgeInSubmission(t *testing.T) {
 // watchd ends at each of its commits: the next one goes on, and the Host is
 // called once. Proves core §13 rows 8 and 9.
 func TestCrash_WatchdAtCompletion(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"completion_claimed", "approval_notified"} {
 		t.Run(point, func(t *testing.T) {
 			w := newWorld(t, withCrash("watchd", point))
@@ -152,6 +154,7 @@ func TestCrash_CloseCommitted(t *testing.T) {
 // person at the pane has answered. Proves core §13 row 11, and core 19.57's second
 // half.
 func TestCrash_Answer(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point string
 		sent  bool // the keys reached the agent

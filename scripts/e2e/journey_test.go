@@ -11,8 +11,10 @@ import (
 
 // A turn that the agent could not finish is told as failed, with the reason.
 func TestJourney_FailedTurn(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.codex(version)
 			sent := w.send(pane, "SCN=E400")
@@ -31,8 +33,10 @@ func TestJourney_FailedTurn(t *testing.T) {
 
 // An approval is told once, a person decides it in the pane, and the task goes on.
 func TestJourney_ApprovalSeen(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.codex(version)
 			sent := w.send(pane, "SCN=TWO:asked")
@@ -94,8 +98,10 @@ func TestJourney_QuestionSeen(t *testing.T) {
 
 // cancel interrupts a running turn with one key; the pane takes the next task.
 func TestJourney_Cancel(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.codex(version)
 			sent := w.send(pane, "SCN=GATE:held")

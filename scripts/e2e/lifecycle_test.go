@@ -43,8 +43,10 @@ func (w *world) sendAs(p *rig.Pane, request string) args {
 // a clean thread begins, the earlier one is resumed, and what a person switched is
 // reconciled. Both versions.
 func TestLifecycle_InProcess(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"0.171.0", "0.148.0"} {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			p := w.codex(version)
 			id := args{"terminal_id": w.terminal(p)}
@@ -166,6 +168,7 @@ func TestLifecycle_Daemon(t *testing.T) {
 //
 // Proves core 19.50: §13 rows 18-21.
 func TestCrash_BridgeInSwitch(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point   string
 		settled bool   // by recovery alone
@@ -242,8 +245,10 @@ func TestCrash_BridgeInSwitch(t *testing.T) {
 // switch is proven without asking, and a person's switch is followed by the next
 // send. Both versions.
 func TestLifecycle_Claude(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"2.1.332", "2.1.263"} {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			p := w.claude(version)
 			id := args{"terminal_id": w.terminal(p)}

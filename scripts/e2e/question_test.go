@@ -83,8 +83,10 @@ func (w *world) plan(version string) *rig.Pane {
 // status and answered by respond_interaction, one by an option that is not
 // highlighted, one by a text of the user's own; then the task is done.
 func TestQuestion_Codex(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.plan(version)
 			turn := w.send(pane, "SCN=ASK")["turn_id"]
@@ -144,8 +146,10 @@ func TestQuestion_Secret(t *testing.T) {
 // Claude Code asks two questions and shows a page that submits them: three steps,
 // the last of which is confirmed.
 func TestQuestion_Claude(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			turn := w.send(pane, "SCN=ASK")["turn_id"]
@@ -174,8 +178,10 @@ func TestQuestion_Claude(t *testing.T) {
 // One question, answered by its first option: no page submits it. Several answers
 // at once are the user's alone.
 func TestQuestion_ClaudeOneAndMany(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			w := newWorld(t)
 			pane := w.claude(version)
 			turn := w.given(pane, "SCN=ASKONE")

@@ -62,9 +62,12 @@ func withArgs(a ...string) option {
 // its first life only.
 func withCrash(program, point string) option { return func(w *world) { w.crashAt(program, point) } }
 
-// newWorld makes an empty world. Nothing runs in it yet but tmux and the model.
+// newWorld makes an empty world and lets the journey run beside others: worlds
+// share nothing, and a journey mostly waits for its agent. Nothing runs in it yet but
+// tmux and the model.
 func newWorld(t *testing.T, opts ...option) *world {
 	t.Helper()
+	t.Parallel()
 	needAgents(t)
 	bin, err := programs()
 	if err != nil {
@@ -94,6 +97,16 @@ func needAgents(t *testing.T) {
 	}
 	need(rig.CodexPath, rig.CodexVersions)
 	need(rig.ClaudePath, rig.ClaudeVersions)
+}
+
+// newest leaves a journey on an older version of an agent to -long. What differs
+// between versions, the screens and the records, is proven by the recordings of each
+// in shared/agent; approvals and an ordinary turn run on all of them here, too.
+func newest(t *testing.T, version string) {
+	t.Helper()
+	if version != rig.CodexVersions[0] && version != rig.ClaudeVersions[0] && os.Getenv("DRAWBRIDGE_LONG") == "" {
+		t.Skip("long: the same journey on an older version of the agent")
+	}
 }
 
 // codex starts an in-process Codex in a pane of its own.

@@ -287,6 +287,7 @@ func TestApprove_OfferInvalidated(t *testing.T) {
 // A dialog that is cut, has no proven answer, or is of a call that the records do
 // not show is told as blocked and never decided.
 func TestApprove_NotApprovable(t *testing.T) {
+	t.Parallel()
 	for name, bendTo := range map[string]func(*agent.Prompt){
 		"cut":             func(q *agent.Prompt) { q.Cut, q.Approve = true, nil },
 		"no proven key":   func(q *agent.Prompt) { q.Approve = nil },

@@ -169,6 +169,7 @@ func TestMonitor_HardLifetimeEndsABusyTurn(t *testing.T) {
 // Proves core 19.32, also where the end is written between the reading and the
 // look for the pane.
 func TestWatch_CompletionWinsOverLoss(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]bool{"the end was there": false, "the end comes during the look": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

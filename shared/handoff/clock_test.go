@@ -36,6 +36,7 @@ func steppable(t *testing.T) (*world, func(time.Duration)) {
 // Watch: both end as they would have, once, no row goes back in time, and their
 // callbacks are due at once. Proves core 19.10 for Turns and Watches.
 func TestClock_SteppedByAnHour(t *testing.T) {
+	t.Parallel()
 	for name, step := range map[string]time.Duration{"back": -time.Hour, "forward": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			w, jump := steppable(t)

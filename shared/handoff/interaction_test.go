@@ -291,6 +291,7 @@ func TestInteraction_NotForEverybody(t *testing.T) {
 // Proves tools 11.30: once keys may have been pressed, an answer that did not do
 // what it should is response_uncertain, and so is every later one refused.
 func TestInteraction_UncertainForGood(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ how, reason string }{
 		{"stuck", "did not move on"},
 		{"deaf", "changed nothing"},

@@ -26,6 +26,7 @@ var seedFlag = flag.Uint64("seed", 0, "the one interleaving to run")
 
 const (
 	interleavingsShort = 5
+	interleavingsRace  = 2 // with -short, as under the race detector
 	interleavingsLong  = 200
 	stepsOfOne         = 20
 	quietWait          = 40 * time.Second // for everything to come to rest
@@ -49,19 +50,25 @@ func TestInterleavings(t *testing.T) {
 		interleave(t, *seedFlag)
 		return
 	}
-	for seed := range uint64(interleavingsShort) {
-		t.Run(fmt.Sprintf("seed=%d", seed+1), func(t *testing.T) { t.Parallel(); interleave(t, seed+1) })
+	t.Parallel()
+	seeds := interleavingsShort
+	if testing.Short() {
+		seeds = interleavingsRace
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprintf("seed=%d", seed+1), func(t *testing.T) { interleave(t, seed+1) })
 	}
 }
 
 // The same, many times, with seeds that are new in each run.
 func TestInterleavings_Many(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("DRAWBRIDGE_LONG") == "" {
 		t.Skip("long: 200 random interleavings")
 	}
 	base := uint64(time.Now().Unix()) * 1000
 	for i := range uint64(interleavingsLong) {
-		t.Run(fmt.Sprintf("seed=%d", base+i), func(t *testing.T) { t.Parallel(); interleave(t, base+i) })
+		t.Run(fmt.Sprintf("seed=%d", base+i), func(t *testing.T) { interleave(t, base+i) })
 	}
 }
 

@@ -501,6 +501,7 @@ func (w *world) dead(t *testing.T) *store.Store {
 // Proves core 19.50: prepared is given up, verified is committed, dispatching is in
 // doubt; each without a key.
 func TestRecover_Transitions(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		left, want string
 		adopt      bool

@@ -144,6 +144,7 @@ func (c contended) Threads(ctx context.Context, proc agent.Process) ([]agent.Thr
 // Proves core 19.52: a thread that becomes active elsewhere after the first look
 // is refused before input, or ends in doubt; there are never two owners.
 func TestResumeThread_TakenMeanwhile(t *testing.T) {
+	t.Parallel()
 	for from, want := range map[int]string{2: "refused", 4: "uncertain"} {
 		t.Run(want, func(t *testing.T) {
 			w := newWorld(t)

@@ -217,9 +217,13 @@ func TestIdentifyForeground(t *testing.T) {
 	if p.typed("second") != 0 {
 		t.Error("it was typed")
 	}
-	single := newWorld(t)
-	q := single.agent("100", "40")
-	if _, err := q.identify(); !fault.Is(err, fault.ActionNotAdvertised) {
+}
+
+// Where the files say which thread runs there is nothing to ask the agent.
+func TestIdentifyForeground_KnownThread(t *testing.T) {
+	w := newWorld(t)
+	p := w.agent("100", "40")
+	if _, err := p.identify(); !fault.Is(err, fault.ActionNotAdvertised) {
 		t.Errorf("a pane whose thread is known: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 
 const (
 	controller = "trusted-session-id"
-	patience   = 20 * time.Second
+	patience   = 60 * time.Second // with other tests beside this one
 )
 
 // A world is one Store, one tmux server with scripted agents, and a Desk.
@@ -53,8 +54,11 @@ type world struct {
 	seq    int
 }
 
+// newWorld makes a world and lets the test run beside others: nearly all that a test
+// here does is to wait for a screen, and no two worlds have anything in common.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	testkit.Need(t, "tmux")
 	w := &world{t: t, bin: t.TempDir(), dir: t.TempDir(), runDir: testkit.RuntimeDir(t)}
 	sockets := testkit.RuntimeDir(t) // short path
@@ -193,11 +197,10 @@ func (w *world) list() handoff.ListResult {
 	return out.Body.(handoff.ListResult)
 }
 
-var calls int
+var calls atomic.Int64
 
 func newCall() handoff.Call {
-	calls++
-	id, _ := json.Marshal([]any{"instance", calls})
+	id, _ := json.Marshal([]any{"instance", calls.Add(1)})
 	return handoff.Call{ToolCallID: "host-bridge:" + string(id), Tool: "agent_knock_knock_send"}
 }
 

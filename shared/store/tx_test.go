@@ -130,7 +130,7 @@ func TestTx_Panic(t *testing.T) {
 
 func TestTx_BusyEndsAfterTheWait(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits 10 s")
+		t.Skip("long: waits 10 s")
 	}
 	w := newWorld(t)
 	db := w.raw()

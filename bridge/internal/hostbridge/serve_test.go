@@ -106,6 +106,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{t: t, dir: testkit.RuntimeDir(t)}
 	program, err := os.ReadFile(testkit.BuildProgram(t, "bridge"))
 	if err != nil {
@@ -253,6 +254,7 @@ var bothUp = map[string]any{"watchd": "up", "outboxd": "up"}
 // Proves core 19.59: stdin end, SIGTERM, SIGINT and several at once end the bridge
 // with 0, with no lease held and no sibling left.
 func TestServe_Stops(t *testing.T) {
+	t.Parallel()
 	signals := func(list ...syscall.Signal) func(*world) {
 		return func(w *world) {
 			for _, s := range list {
@@ -352,9 +354,8 @@ func TestServe_SiblingsAfterInitialize(t *testing.T) {
 // bridge lives on.
 func TestServe_CrashingSibling(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a minute")
+		t.Skip("long: takes a minute")
 	}
-	t.Parallel()
 	w := newWorld(t)
 	w.behave("outboxd", "crash")
 	w.start(w.args)

@@ -21,11 +21,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // and records, and every action is proven on it. What is spoiled afterwards is
 // told by name and file, and costs the actions that rest on it.
 func TestLearn_KnownVersions(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ agent, version, approval string }{
 		{rig.Codex, rig.CodexVersions[0], "approval-exec"},
 		{rig.Claude, rig.ClaudeVersions[0], "permission-bash"},
 	} {
 		t.Run(tc.agent, func(t *testing.T) {
+			t.Parallel()
 			need(t, tc.agent, tc.version)
 			dir := t.TempDir()
 			r, err := learn.Learn(t.Context(), learn.Options{Agent: tc.agent, Version: tc.version, Dir: dir, Log: t.Logf})

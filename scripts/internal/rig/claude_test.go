@@ -9,6 +9,7 @@ import (
 )
 
 func TestRig_ClaudeVersions(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
 			needClaude(t)

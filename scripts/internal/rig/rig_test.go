@@ -18,6 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRig_CodexVersions(t *testing.T) {
+	t.Parallel()
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
 			need(t)
@@ -48,6 +49,7 @@ func TestRig_CodexVersions(t *testing.T) {
 }
 
 func TestRig_Daemon(t *testing.T) {
+	t.Parallel()
 	need(t)
 	var dir string
 	t.Run("two panes, one home", func(t *testing.T) {

@@ -16,13 +16,12 @@ import (
 // Every scenario that needs no key from a person plays on the real agent and
 // ends the turn as it says.
 func TestRig_Scenarios(t *testing.T) {
+	t.Parallel()
 	need(t)
 	r := rig.New(t)
 	for _, version := range rig.CodexVersions {
 		t.Run(version, func(t *testing.T) {
-			if version != rig.CodexVersions[0] && os.Getenv("DRAWBRIDGE_LONG") == "" {
-				t.Skip("long: the scenarios on an older version")
-			}
+			newest(t, version)
 			p := r.Codex(version, rig.CodexOptions{})
 			for _, tc := range []struct{ prompt, want string }{
 				{"SCN=ECHO hello", "ECHO SCN=ECHO hello"},
@@ -55,10 +54,12 @@ func TestRig_Scenarios(t *testing.T) {
 // The same words on Claude Code. It has no aborted turns of its own accord, asks
 // before it writes into the work tree, and tries an answer without text again.
 func TestRig_ClaudeScenarios(t *testing.T) {
+	t.Parallel()
 	needClaude(t)
 	r := rig.New(t)
 	for _, version := range rig.ClaudeVersions {
 		t.Run(version, func(t *testing.T) {
+			newest(t, version)
 			p := r.Claude(version, rig.ClaudeOptions{})
 			defer p.Close()
 			for _, tc := range []struct{ prompt, want string }{
@@ -91,6 +92,14 @@ func TestRig_ClaudeScenarios(t *testing.T) {
 				t.Logf("%s took %s", tc.prompt, time.Since(begin).Round(100*time.Millisecond))
 			}
 		})
+	}
+}
+
+// newest leaves the scenarios on an older version to -long.
+func newest(t *testing.T, version string) {
+	t.Helper()
+	if version != rig.CodexVersions[0] && version != rig.ClaudeVersions[0] && os.Getenv("DRAWBRIDGE_LONG") == "" {
+		t.Skip("long: the scenarios on an older version")
 	}
 }
 
