@@ -55,6 +55,7 @@ var groups = []group{
 	{"callback", callbackTime},
 	{"idle", idle},
 	{"mixed", mixed},
+	{"kit", kits},
 	{"broker", broker},
 	{"storage", storage},
 	{"worker", worker},
