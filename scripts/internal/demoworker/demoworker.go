@@ -44,6 +44,12 @@ const (
 	lookEvery = 200 * time.Millisecond
 )
 
+// Networks that the story can be told in.
+const (
+	isolatedNetwork = "isolated"
+	socketNetwork   = "socket"
+)
+
 // The task. What the scripted model does is said by the word SCN=.
 const (
 	task   = "Note in a file how many planks the bridge has. SCN=EDIT:planks"
@@ -55,6 +61,7 @@ const (
 type Options struct {
 	Brokerd, Kitrun string // the programs
 	Host            string // the engine; "" for DOCKER_HOST
+	Network         string // of the worker: isolated or socket; "" for isolated
 }
 
 // Outcome is what the story ended with.
@@ -89,6 +96,9 @@ func Run(tb rig.TB, say func(format string, args ...any), o Options) Outcome {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id)
 	name := hex.EncodeToString(id)
+	if o.Network == "" {
+		o.Network = isolatedNetwork
+	}
 	s := &story{TB: tb, Options: o, say: say, credential: "test-demo-credential-" + name, network: "drawbridge-demo-" + name, run: "demo-" + name}
 	s.hunt.secrets = map[string][]byte{"credential": []byte(s.credential)}
 	var err error
@@ -147,7 +157,7 @@ func (s *story) folders() {
 			s.Errorf("%v", err)
 		}
 	})
-	for _, sub := range []string{"home", "store", "run", "workspace", "source", "context", "artifacts", "secret", "logs"} {
+	for _, sub := range []string{"home", "store", "run", "workspace", "source", "context", "artifacts", "secret", "logs", "door"} {
 		if err := os.Mkdir(s.path(sub), 0o700); err != nil {
 			s.Fatalf("%v", err)
 		}
@@ -223,8 +233,12 @@ func (s *story) broker() {
 		s.Fatalf("%v", err)
 	}
 	defer log.Close()
+	listen := "auto"
+	if s.Network == socketNetwork {
+		listen = "unix:" + s.path("door/s")
+	}
 	cmd := exec.Command(s.Brokerd, "serve", "-store-dir", s.path("store"), "-log-level", "debug", "-network", s.network,
-		"-test-upstream", s.upstream)
+		"-test-upstream", s.upstream, "-listen", listen)
 	cmd.Env = append(s.env, "NOTIFY_SOCKET="+socket)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -276,7 +290,7 @@ func (s *story) tail(name string) string {
 func (s *story) turn(img string, out *Outcome) {
 	options, err := json.Marshal(map[string]any{
 		"image": img, "workspace": s.path("workspace"), "sourceRoot": s.path("source"), "contextFile": s.path("context/request.json"),
-		"artifactRoot": s.path("artifacts"), "model": rig.Model, "timeoutMs": turnWait.Milliseconds(), "runId": s.run, "invocationId": s.run,
+		"artifactRoot": s.path("artifacts"), "network": s.Network, "model": rig.Model, "timeoutMs": turnWait.Milliseconds(), "runId": s.run, "invocationId": s.run,
 		"workspaceSetup":      map[string]any{"prompt": task + "\n"},
 		"forbiddenMountRoots": []map[string]string{{"kind": "controller", "path": s.path("store")}},
 		"storageBudget":       map[string]any{"min_free_bytes": 0},
