@@ -20,7 +20,7 @@ import (
 )
 
 // most is how long a run may take.
-const most = 5 * time.Minute
+const most = 10 * time.Minute
 
 func main() {
 	if scripted.Wanted() {
