@@ -30,7 +30,7 @@ func TestDocs_Kits(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		"Flow Kit repository validation passed: ", "installed local kit 'my-kit' at " + cmd.Dir + "/work/kits/local/repositories/my-kit\n",
+		"Flow Kit repository validation passed: ", "installed local kit 'my-kit' at " + filepath.Join(cmd.Dir, "work", "kits", "local", "repositories", "my-kit") + "\n",
 		`{"id":"my-kit","kit_root":"`, `"state": "installed"`,
 	} {
 		if !strings.Contains(string(out), want) {
