@@ -1,0 +1,196 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"drawbridge/brokerd/internal/upstream"
+)
+
+// recorder is a Ledger that notes what each commit was given.
+type recorder struct {
+	mu      sync.Mutex
+	batches []string
+	seq     int64
+	fail    error
+	hold    chan struct{} // each commit waits for one; nil: none
+}
+
+func (r *recorder) Lookup(context.Context, [32]byte) (upstream.Grant, bool, error) {
+	return upstream.Grant{}, false, nil
+}
+
+func (r *recorder) Commit(_ context.Context, b upstream.Batch) ([]upstream.Answer, error) {
+	if r.hold != nil {
+		<-r.hold
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	note := ""
+	for _, e := range b.Settled {
+		note += fmt.Sprint("end", e.Seq, " ")
+	}
+	for _, c := range b.Counts {
+		note += fmt.Sprint(c.GrantID, "+", c.Received, "/", c.Refused, " ")
+	}
+	r.batches = append(r.batches, note+fmt.Sprint(len(b.Drafts)))
+	if r.fail != nil {
+		return nil, r.fail
+	}
+	answers := make([]upstream.Answer, len(b.Drafts))
+	for i := range answers {
+		r.seq++
+		answers[i].Seq = r.seq
+	}
+	return answers, nil
+}
+
+func (r *recorder) seen() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.batches...)
+}
+
+// journal runs f beside a running Journal, in a time of its own.
+func journal(t *testing.T, r *recorder, f func(j *upstream.Journal)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		j := upstream.NewJournal(r, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- j.Run(ctx) }()
+		f(j)
+		cancel()
+		if err := <-ended; err != nil && r.fail == nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+}
+
+func check(t *testing.T, r *recorder, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, r.seen()); diff != "" {
+		t.Errorf("commits (-want +got):\n%s", diff)
+	}
+}
+
+// What ended, and what is counted, is in the commit of the next reservation.
+func TestJournal_OneCommit(t *testing.T) {
+	r := &recorder{}
+	journal(t, r, func(j *upstream.Journal) {
+		for i := range int64(3) {
+			j.Count(upstream.Count{GrantID: "g", Received: 1})
+			a, err := j.Reserve(t.Context(), upstream.Draft{})
+			if err != nil || a.Seq != i+1 {
+				t.Errorf("Reserve = %+v, %v", a, err)
+			}
+			j.Settle(upstream.Evidence{Seq: a.Seq})
+		}
+		time.Sleep(2 * upstream.Lag)
+		synctest.Wait()
+	})
+	check(t, r, "g+1/0 1", "end1 g+1/0 1", "end2 g+1/0 1", "end3 0")
+}
+
+// Nothing waits longer than it may, and what waits for less takes the rest along.
+func TestJournal_Lag(t *testing.T) {
+	r := &recorder{}
+	journal(t, r, func(j *upstream.Journal) {
+		at := func(d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if n := len(r.seen()); n != want {
+				t.Errorf("%d commits, want %d", n, want)
+			}
+		}
+		j.Count(upstream.Count{GrantID: "g", Received: 1})
+		j.Count(upstream.Count{GrantID: "g", Refused: 1})
+		at(upstream.CountLag-time.Millisecond, 0)
+		at(time.Millisecond, 1)
+		j.Count(upstream.Count{GrantID: "g", Received: 2})
+		at(upstream.CountLag/2, 1)
+		j.Settle(upstream.Evidence{Seq: 1})
+		at(upstream.Lag-time.Millisecond, 1)
+		at(time.Millisecond, 2)
+		at(time.Hour, 2) // nothing to do, nothing done
+		j.Settle(upstream.Evidence{Seq: 2})
+		j.Count(upstream.Count{GrantID: "h", Refused: 1})
+	})
+	check(t, r, "g+1/1 0", "end1 g+2/0 0", "end2 h+0/1 0") // the last when Run ends
+}
+
+// Reservations that come while a commit runs share the next one.
+func TestJournal_Together(t *testing.T) {
+	r := &recorder{}
+	journal(t, r, func(j *upstream.Journal) {
+		r.hold = make(chan struct{})
+		answers := make(chan int64, 100)
+		reserve := func(n int) {
+			for range n {
+				go func() {
+					a, err := j.Reserve(t.Context(), upstream.Draft{})
+					if err != nil {
+						t.Error(err)
+					}
+					answers <- a.Seq
+				}()
+			}
+			synctest.Wait()
+		}
+		reserve(1)
+		reserve(70)
+		flushed := make(chan error)
+		go func() { flushed <- j.Flush(t.Context()) }()
+		synctest.Wait()
+		r.hold <- struct{}{}
+		synctest.Wait()
+		if len(answers) != 1 {
+			t.Errorf("%d are answered by the first commit", len(answers))
+		}
+		r.hold <- struct{}{}
+		r.hold <- struct{}{}
+		if err := <-flushed; err != nil {
+			t.Error(err)
+		}
+		all := map[int64]bool{}
+		for range 71 {
+			all[<-answers] = true
+		}
+		if len(all) != 71 {
+			t.Errorf("%d different answers", len(all))
+		}
+	})
+	check(t, r, "1", "64", "6")
+}
+
+// What a failed commit did not write is written later; a reservation in it is not made
+// again.
+func TestJournal_Fails(t *testing.T) {
+	r := &recorder{fail: errors.New("disk full")}
+	journal(t, r, func(j *upstream.Journal) {
+		j.Settle(upstream.Evidence{Seq: 1})
+		j.Count(upstream.Count{GrantID: "g", Received: 1})
+		if _, err := j.Reserve(t.Context(), upstream.Draft{}); err == nil {
+			t.Error("no error")
+		}
+		j.Settle(upstream.Evidence{Seq: 2})
+		if err := j.Flush(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		r.mu.Lock()
+		r.fail = nil
+		r.mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+	})
+	check(t, r, "end1 g+1/0 1", "end1 end2 g+1/0 0", "end1 end2 g+1/0 0")
+}
