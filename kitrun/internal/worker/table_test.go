@@ -159,6 +159,8 @@ func TestNetworkTable(t *testing.T) {
 		}
 	})
 
+	t.Run("resolver", w.unset)
+
 	t.Run("none", func(t *testing.T) {
 		w := w.in(t)
 		w.cells(worker.NetworkNone, w.workersPort, map[string]string{
@@ -361,19 +363,12 @@ func (w *world) firewall() string {
 	return string(out)
 }
 
-// A name server at an address of the host is asked from an internal network, too,
-// when the worker names no server of its own: the reason for that setting, and the
-// proof that the silence of the table means something.
-func TestNetworkTable_Resolver(t *testing.T) {
-	if nettest.Isolate(t) {
-		return
-	}
-	var here *nettest.World
-	nettest.NewWorld(t, "pub", hostAddr+"/24", "203.0.113.1/24") // gives the host the address
-	names := here.Names(t, hostAddr+":53", net.ParseIP(resolved))
-	nettest.Resolver(t, hostAddr)
-	nettest.Engine(t)
-	image := dockertest.FakeImage(t)
+// unset tries containers that are no workers: a name server at an address of the
+// host is asked from an internal network, too, when a container names no server of
+// its own. That is the reason for the setting, and the proof that the silence of the
+// table means something.
+func (w *world) unset(t *testing.T) {
+	names, image := w.resolvers[0], dockertest.FakeImage(t)
 	label := map[string]string{"drawbridge.test": "resolver-" + fmt.Sprint(os.Getpid())}
 	dockertest.Sweep(t, "drawbridge.test="+label["drawbridge.test"])
 	dockertest.Call(t, http.MethodPost, "/networks/create", map[string]any{
