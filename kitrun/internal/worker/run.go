@@ -226,7 +226,7 @@ func (r *run) start(ctx context.Context) (end ending, err error) {
 		r.stdout.Close()
 		return end, r.notMade("keep the output of", err)
 	}
-	end, err = r.turn(ctx)
+	end, err = r.runTurn(ctx)
 	if err != nil {
 		r.stdout.Close()
 		r.stderr.Close()

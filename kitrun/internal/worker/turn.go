@@ -14,6 +14,7 @@ const (
 	startWait = 60 * time.Second // for calls that are not cut by a deadline or a signal
 	exitWait  = 5 * time.Second  // for the exit after a kill
 	drainWait = 2 * time.Second  // for the rest of the output after an exit
+	killAgain = 200 * time.Millisecond
 )
 
 // errDeadline is the cause of a context whose run is out of time.
@@ -21,8 +22,7 @@ var errDeadline = errors.New("the deadline of the run has passed")
 
 // ending is how a turn came to its end.
 type ending struct {
-	started   bool // codex may have run
-	status    *int64
+	status    *int64 // nil: no exit was observed
 	timeout   bool
 	overflow  bool
 	cancelled bool
@@ -45,76 +45,43 @@ func (e ending) reason() string {
 
 // turn is a started container.
 type turn struct {
-	engine   Engine
-	id       string
-	streams  Streams
-	exits    <-chan Exit
-	overflow chan struct{}
-	violated chan string
+	streams     Streams
+	exits       <-chan Exit
+	stopWaiting context.CancelFunc
+	violated    chan string
 }
 
-// turn attaches, starts, feeds, watches and waits, until the container runs no
+// runTurn starts the container, feeds it, watches it and waits, until it runs no
 // more or cannot be stopped. An error means that codex was never started.
-func (r *run) turn(ctx context.Context) (end ending, err error) {
-	calls, done := context.WithTimeout(context.WithoutCancel(ctx), startWait)
-	defer done()
-	streams, err := r.Engine.Attach(calls, r.container)
-	if err != nil {
-		return end, r.notMade("attach to", err)
-	}
-	defer streams.Close()
-	waiting, stopWaiting := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWaiting()
-	exits, err := r.Engine.Wait(waiting, r.container)
-	if err != nil {
-		return end, r.notMade("wait for", err)
-	}
-	if ctx.Err() != nil {
-		return end, notStarted(ctx, "start the container")
-	}
-	row, err := r.Store.WorkerRunning(calls, r.InvocationID)
+func (r *run) runTurn(ctx context.Context) (end ending, err error) {
+	t, err := r.begin(ctx)
 	if err != nil {
 		return end, err
 	}
-	r.row = row
-	r.begun = r.Now()
-	if err := r.Engine.Start(calls, r.container); err != nil {
-		if !r.mayHaveStarted() {
-			return end, r.notMade("start", err)
-		}
-		r.log().Warn("the start of a container broke off", "invocation", r.InvocationID, "err", err)
-	}
+	defer t.stopWaiting()
 	crashpoint.At("worker_started")
-	end.started = true
 	r.emit(func(e *Event) { e.State = StateRunning })
 
-	t := turn{engine: r.Engine, id: r.container, streams: streams, exits: exits, overflow: r.overflow, violated: make(chan string, 1)}
-	split := make(chan struct{})
+	split, fed, watched := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(split)
-		_ = streams.Split(r.stdout, r.stderr) // it ends with the container, or when it is closed
+		_ = t.streams.Split(r.stdout, r.stderr) // it ends with the container, or when it is closed
 	}()
-	fed := make(chan struct{})
 	go func() {
 		defer close(fed)
 		// A worker that does not read ends this by its own end; EPIPE means no more.
-		if _, err := streams.Stdin().Write(r.prompt); err == nil {
-			_ = streams.CloseWrite()
+		if _, err := t.streams.Stdin().Write(r.prompt); err == nil {
+			_ = t.streams.CloseWrite()
 		}
 	}()
 	watching, stopWatching := context.WithCancel(context.WithoutCancel(ctx))
-	watched := make(chan struct{})
+	defer stopWatching()
 	go func() {
 		defer close(watched)
-		_ = storage.Watcher{Roots: r.roots, Budget: r.budget,
-			Seen: func(o storage.Observation) {
-				r.emit(func(e *Event) { e.ObservedBytes, e.ObservedEntries = o.ObservedBytes, o.ObservedEntries })
-			},
-			Violated: func(reason string) { t.violated <- reason },
-		}.Run(watching)
+		r.watch(watching, t.violated)
 	}()
 
-	t.wait(ctx, &end)
+	r.await(ctx, t, &end)
 	stopWatching()
 	<-watched
 	if end.violation == "" {
@@ -129,15 +96,62 @@ func (r *run) turn(ctx context.Context) (end ending, err error) {
 	case <-split:
 	case <-time.After(drainWait):
 	}
-	streams.Close()
+	t.streams.Close()
 	<-split
 	<-fed
 	r.afterwards(&end)
 	return end, nil
 }
 
-// wait waits for the exit, and brings it about when a bound is hit.
-func (t turn) wait(ctx context.Context, end *ending) {
+// begin attaches, registers the wait, and starts, in this order: nothing of a
+// turn is missed.
+func (r *run) begin(ctx context.Context) (t turn, err error) {
+	calls, done := context.WithTimeout(context.WithoutCancel(ctx), startWait)
+	defer done()
+	t = turn{violated: make(chan string, 1)}
+	if t.streams, err = r.Engine.Attach(calls, r.container); err != nil {
+		return t, r.notMade("attach to", err)
+	}
+	waiting, stopWaiting := context.WithCancel(context.WithoutCancel(ctx))
+	t.stopWaiting = stopWaiting
+	defer func() {
+		if err != nil {
+			stopWaiting()
+			t.streams.Close()
+		}
+	}()
+	if t.exits, err = r.Engine.Wait(waiting, r.container); err != nil {
+		return t, r.notMade("wait for", err)
+	}
+	if ctx.Err() != nil {
+		return t, notStarted(ctx, "start the container")
+	}
+	row, err := r.Store.WorkerRunning(calls, r.InvocationID)
+	if err != nil {
+		return t, err
+	}
+	r.row, r.begun = row, r.Now()
+	if err := r.Engine.Start(calls, r.container); err != nil {
+		if !r.mayHaveStarted() {
+			return t, r.notMade("start", err)
+		}
+		r.Log.Warn("the start of a container broke off", "invocation", r.InvocationID, "err", err)
+	}
+	return t, nil
+}
+
+// watch looks at the storage until ctx ends.
+func (r *run) watch(ctx context.Context, violated chan<- string) {
+	_ = storage.Watcher{Roots: r.roots, Budget: r.budget,
+		Seen: func(o storage.Observation) {
+			r.emit(func(e *Event) { e.ObservedBytes, e.ObservedEntries = o.ObservedBytes, o.ObservedEntries })
+		},
+		Violated: func(reason string) { violated <- reason },
+	}.Run(ctx)
+}
+
+// await waits for the exit, and brings it about when a bound is hit.
+func (r *run) await(ctx context.Context, t turn, end *ending) {
 	select {
 	case e := <-t.exits:
 		if e.Err == nil {
@@ -148,18 +162,14 @@ func (t turn) wait(ctx context.Context, end *ending) {
 	case <-ctx.Done():
 		end.timeout = errors.Is(context.Cause(ctx), errDeadline)
 		end.cancelled = !end.timeout
-	case <-t.overflow:
+	case <-r.overflow:
 		end.overflow = true
 	case end.violation = <-t.violated:
 	}
 	calls, done := context.WithTimeout(context.WithoutCancel(ctx), exitWait)
 	defer done()
-	for {
-		// SIGKILL: there is nothing to save inside, the record comes from outside.
-		err := t.engine.Kill(calls, t.id)
-		if err == nil {
-			break
-		}
+	// SIGKILL: there is nothing to save inside, the record comes from outside.
+	for r.Engine.Kill(calls, r.container) != nil {
 		select {
 		case <-time.After(killAgain):
 		case <-calls.Done():
@@ -175,15 +185,16 @@ func (t turn) wait(ctx context.Context, end *ending) {
 	}
 }
 
-// killAgain is the pause between two tries to kill.
-const killAgain = 200 * time.Millisecond
-
-// mayHaveStarted looks at a container whose start gave an error.
+// mayHaveStarted looks at a container whose start gave an error. What cannot be
+// seen may have started.
 func (r *run) mayHaveStarted() bool {
 	calls, done := context.WithTimeout(context.Background(), exitWait)
 	defer done()
 	o, err := r.Engine.Inspect(calls, r.container)
-	return err == nil && (o.Running || o.Started) || err != nil && !errors.Is(err, errNoContainer)
+	if err != nil {
+		return !errors.Is(err, errNoContainer)
+	}
+	return o.Running || o.Started
 }
 
 // afterwards looks at the stopped container: out of memory, and the status if the
