@@ -80,6 +80,7 @@ func TestUpdate_CrashPoints(t *testing.T) {
 		{"kit.cleaned", hashes[1]},
 	} {
 		t.Run(tc.at, func(t *testing.T) {
+			t.Parallel()
 			dest := t.TempDir()
 			install(t, sources[0], dest)
 			out, err := kitrun(t, tc.at, "install", sources[1], "--dest", dest, "--update").CombinedOutput()

@@ -307,6 +307,7 @@ func TestInstall_Unsafe(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			outside := t.TempDir()
 			write(t, outside, map[string]string{"file": `{"schema_version":"1.0","kits":[]}`})
 			source, dest := tc.make(t, outside)

@@ -243,6 +243,7 @@ func TestExecution_Refused(t *testing.T) {
 	bad["contract"] = descriptor{"kontour.kit.execution_request@2.0", "lib/entry.mjs", "run"}
 	for name, d := range bad {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			broken := strings.Replace(manifest, `"execution":{"contract":"kontour.kit.execution_request@1.0","module":"lib/entry.mjs","export":"run"}`,
 				fmt.Sprintf(`"execution":{"contract":"%s","module":"%s","export":"%s"}`, d.contract, d.module, d.export), 1)
 			files := map[string]string{"kit.json": broken, "entry.mjs": "", "entry.js": "", "a/b.mjs": "", "sub/entry.mjs": ""}

@@ -130,6 +130,7 @@ func TestRecovery(t *testing.T) {
 		}, outcome{verified: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			dest := t.TempDir()
 			root := install(t, sample(t, nil), dest).Path
 			if err := errors.Join(tc.spoil(dest, root), os.Mkdir(lockDir(dest), 0o700)); err != nil {

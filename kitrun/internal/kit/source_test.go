@@ -40,6 +40,7 @@ func TestRecordSource(t *testing.T) {
 		{"not UTF-8", "a\xffb", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			dest := t.TempDir()
 			set := func(o *kit.InstallOptions) { o.RecordSource = &tc.text }
 			if tc.ok {

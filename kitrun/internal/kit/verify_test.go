@@ -91,6 +91,7 @@ func TestVerify_Refused(t *testing.T) {
 		}, "", fault.KitRegistry, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			dest := t.TempDir()
 			out := install(t, sample(t, nil), dest)
 			if tc.spoil != nil {
