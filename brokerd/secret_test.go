@@ -107,7 +107,8 @@ func freePort(t *testing.T) string {
 }
 
 // Proves broker 18.26 for a row of the Store and for the credential file: an origin
-// that somebody wrote into the Store is not served, and one in the file is not read.
+// that somebody writes into the Store changes nothing for a grant that is served, and
+// the next brokerd closes it; one in the file is not read.
 func TestSecrets_OriginOfTheStore(t *testing.T) {
 	w := newWorld(t)
 	w.write("auth.json", `{"OPENAI_API_KEY":"`+secret+`","base_url":"http://192.0.2.1","upstream_origin":"http://192.0.2.1"}`)
@@ -122,13 +123,19 @@ func TestSecrets_OriginOfTheStore(t *testing.T) {
 	if _, err := db.Exec("UPDATE broker_budgets SET upstream_origin = 'http://192.0.2.1'"); err != nil {
 		t.Fatal(err)
 	}
-	g.post401(t)
+	g.post(200)
+	for _, row := range g.rows() {
+		if strings.Contains(row["upstream_origin"].(string), "192.0.2.1") {
+			t.Errorf("a request went to %v", row["upstream_origin"])
+		}
+	}
 	d.signal(syscall.SIGKILL).exits(-1)
 	w.serve()
 	if end := g.becomes(store.GrantClosed); end.CloseReason != "origin_not_allowed" {
 		t.Errorf("got %q", end.CloseReason)
 	}
-	if w.seen() != 1 {
+	g.post401(t)
+	if w.seen() != 2 {
 		t.Errorf("the provider saw %d", w.seen())
 	}
 }

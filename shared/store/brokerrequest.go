@@ -80,6 +80,11 @@ UPDATE broker_grants
 SET forwarded = forwarded + 1
 WHERE grant_id = :grant AND state = 'active' AND close_requested_at IS NULL AND expires_at > :now AND ` + held)
 
+	draftGrant = define(`
+SELECT state, coalesce(close_requested_at, 0), expires_at, coalesce(budget_id, ''), forwarded
+FROM broker_grants
+WHERE grant_id = :grant`)
+
 	requestInsert = define(`
 INSERT INTO broker_requests(grant_id, seq, outcome, evidence, started_at)
 VALUES (:grant, :seq, 'reserved', json_set(:evidence, '$.seq', :seq), :started)`)
@@ -180,7 +185,10 @@ func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
 	if l == nil {
 		return DraftAnswer{}, t.guard(l)
 	}
-	g, err := t.grant(d.GrantID)
+	g, err := only(t, func(r scanner) (g Grant, err error) {
+		err = r.Scan(&g.State, &g.CloseRequestedAt, &g.ExpiresAt, &g.BudgetID, &g.Forwarded)
+		return g, err
+	}, "grant", d.GrantID, draftGrant, "grant", d.GrantID)
 	if err != nil {
 		return DraftAnswer{}, err
 	}
@@ -195,11 +203,11 @@ func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
 	if err != nil || n == 0 {
 		return DraftAnswer{Result: DraftExhausted}, err
 	}
-	if err := t.must(grantForward, append(t.under(l), "grant", g.ID, "now", t.now)...); err != nil {
+	if err := t.must(grantForward, append(t.under(l), "grant", d.GrantID, "now", t.now)...); err != nil {
 		return DraftAnswer{}, err
 	}
 	seq := g.Forwarded + 1
-	err = t.must(requestInsert, "grant", g.ID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
+	err = t.must(requestInsert, "grant", d.GrantID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
 	return DraftAnswer{Result: DraftReserved, Seq: seq}, err
 }
 

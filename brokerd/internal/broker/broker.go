@@ -113,7 +113,8 @@ type Broker struct {
 // session is one live grant.
 type session struct {
 	id         string
-	credential string // path
+	facts      upstream.Grant // no id: it is not served
+	credential string         // path
 	kind       string
 	budget     *store.Lease // nil: a budget of its own
 	unkeep     func()

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"net/netip"
 
 	"drawbridge/brokerd/internal/upstream"
 	"drawbridge/shared/fault"
@@ -105,16 +104,8 @@ func ours(err error) bool {
 // prepare does all that a grant needs before it is active: endpoint, credential,
 // origin, budget.
 func (b *Broker) prepare(ctx context.Context, g store.Grant, s *session) error {
-	if g.Request.Model == "" {
-		return fault.New(fault.ModelRequired, "take up grant %s: it names no model", g.ID)
-	}
 	if _, ok := b.endpoint(g); !ok {
 		return fault.New(fault.ListenerUnavailable, "take up grant %s: there is no %s listener", g.ID, kindOf(g))
-	}
-	if g.RemoteCIDR != "" {
-		if _, err := netip.ParsePrefix(g.RemoteCIDR); err != nil {
-			return fault.New(fault.InvalidArguments, "take up grant %s: remote_cidr is no range of addresses", g.ID)
-		}
 	}
 	if err := b.openCredential(g, s); err != nil {
 		return err
@@ -123,7 +114,8 @@ func (b *Broker) prepare(ctx context.Context, g store.Grant, s *session) error {
 	if origin == "" {
 		origin = upstream.OriginFor(s.kind)
 	}
-	if err := checkOrigin(g, s.kind, origin); err != nil {
+	var err error
+	if s.facts, err = factsOf(g, s.kind, origin); err != nil {
 		return err
 	}
 	if g.Request.RequestBindingDigest == "" {
@@ -254,7 +246,7 @@ func (b *Broker) resume(ctx context.Context, g store.Grant, s *session) (reason 
 		return store.CloseRevoked
 	}
 	if err == nil {
-		err = checkOrigin(g, s.kind, g.Origin)
+		s.facts, err = factsOf(g, s.kind, g.Origin)
 	}
 	if err == nil && g.Request.RequestBindingDigest != "" {
 		err = b.rejoin(ctx, g, s)

@@ -14,26 +14,37 @@ import (
 // ledger is the Store as package upstream sees it.
 type ledger struct{ b *Broker }
 
-// Lookup gives an active grant that this process serves.
+// Lookup gives an active grant that this process serves. Its row says whether it
+// stands; what it opens was read and checked when it was taken up, so that nothing
+// written into the Store later changes it.
 func (l ledger) Lookup(ctx context.Context, capability [32]byte) (upstream.Grant, bool, error) {
-	g, ok, err := l.b.opt.Store.GrantByCapability(ctx, capability)
-	if err != nil || !ok || !g.Authorises(l.b.opt.Now().UnixMilli()) {
+	st, ok, err := l.b.opt.Store.GrantStanding(ctx, capability)
+	if err != nil || !ok || !st.Authorises(l.b.opt.Now().UnixMilli()) {
 		return upstream.Grant{}, false, err
 	}
-	if s := l.b.session(g.ID); s == nil || s.kind != g.CredentialKind || checkOrigin(g, s.kind, g.Origin) != nil {
+	s := l.b.session(st.GrantID)
+	if s == nil || s.facts.ID == "" {
 		return upstream.Grant{}, false, nil
 	}
+	return s.facts, true, nil
+}
+
+// factsOf is a grant as package upstream knows it, checked.
+func factsOf(g store.Grant, kind, origin string) (upstream.Grant, error) {
 	out := upstream.Grant{
-		ID: g.ID, SHA256: g.CapabilitySHA256, Model: g.Request.Model, Effort: g.Request.ReasoningEffort,
-		Kind: g.CredentialKind, Origin: g.Origin, BasePath: g.BasePath, RunID: g.RunID, OwnerID: g.OwnerID,
-		ExpiresAt: g.ExpiresAt, StrictUsage: g.Request.StrictUsage,
+		ID: g.ID, SHA256: g.CapabilitySHA256, Model: g.Request.Model, Effort: g.Request.ReasoningEffort, Kind: kind, Origin: origin,
+		BasePath: g.BasePath, RunID: g.RunID, OwnerID: g.OwnerID, ExpiresAt: g.ExpiresAt, StrictUsage: g.Request.StrictUsage,
+	}
+	if g.Request.Model == "" {
+		return out, fault.New(fault.ModelRequired, "take up grant %s: it names no model", g.ID)
 	}
 	if g.RemoteCIDR != "" {
+		var err error
 		if out.Remote, err = netip.ParsePrefix(g.RemoteCIDR); err != nil {
-			return upstream.Grant{}, false, err
+			return out, fault.New(fault.InvalidArguments, "take up grant %s: remote_cidr is no range of addresses", g.ID)
 		}
 	}
-	return out, true, nil
+	return out, checkOrigin(g, kind, origin)
 }
 
 // Commit writes a batch. A draft whose ledger file is not what it must be is not
