@@ -13,6 +13,7 @@ import (
 
 	public "drawbridge/kitrun/kit"
 
+	"drawbridge/kitrun/internal/execution"
 	"drawbridge/kitrun/internal/kit"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/service"
@@ -37,11 +38,22 @@ func kitAlias(commands []*service.Command) *service.Command {
 type kitCLI struct{ stdout, stderr io.Writer }
 
 // kitFlags are the settings that every command on a destination has.
-type kitFlags struct{ dest, config string }
+type kitFlags struct{ dest, config, store string }
 
 func (f *kitFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.dest, "dest", "", "`workspace` that the kits are in")
 	fs.StringVar(&f.config, "config", service.DefaultConfig("kitrun"), "JSON `file` with settings")
+}
+
+// registerStore adds what a command needs that must not change a kit while it runs.
+func (f *kitFlags) registerStore(fs *flag.FlagSet) {
+	f.register(fs)
+	fs.StringVar(&f.store, "store-dir", service.DefaultStoreDir(), "`directory` of the Store that knows the runs of kits")
+}
+
+// keeper changes no kit while it runs.
+func (f *kitFlags) keeper() *kit.Keeper {
+	return &kit.Keeper{Live: execution.Live(f.store), Wait: execution.UpdateWait}
 }
 
 func (c kitCLI) say(format string, args ...any) error {
@@ -85,7 +97,7 @@ func (c kitCLI) install() *service.Command {
 		Name: "install", Args: "<path-or-git-url>", MinArgs: 1, Short: "Copy a kit into a workspace and record its hash",
 		OtherSettings: true,
 		Flags: func(fs *flag.FlagSet) {
-			f.register(fs)
+			f.registerStore(fs)
 			fs.StringVar(&o.Ref, "ref", "", "`branch` or tag of a git source")
 			fs.Func("record-source", "`text` to record instead of the path", func(s string) error {
 				o.RecordSource = &s
@@ -96,7 +108,7 @@ func (c kitCLI) install() *service.Command {
 		},
 		Run: func(ctx context.Context, args []string) error {
 			o.Source, o.Dest = args[0], f.dest
-			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return public.Install(ctx, o) }, o.RecordSource != nil)
+			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return f.keeper().Install(ctx, o) }, o.RecordSource != nil)
 		},
 	}
 }
@@ -105,9 +117,9 @@ func (c kitCLI) update() *service.Command {
 	var f kitFlags
 	return &service.Command{
 		Name: "update", Args: "<id>", MinArgs: 1, Short: "Install a kit again from where it came from",
-		OtherSettings: true, Flags: f.register,
+		OtherSettings: true, Flags: f.registerStore,
 		Run: func(ctx context.Context, args []string) error {
-			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return new(kit.Keeper).Update(ctx, args[0], f.dest) }, false)
+			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return f.keeper().Update(ctx, args[0], f.dest) }, false)
 		},
 	}
 }
@@ -251,11 +263,11 @@ func (c kitCLI) status() *service.Command {
 func (c kitCLI) uninstall() *service.Command {
 	var f kitFlags
 	return &service.Command{
-		Name: "uninstall", Args: "<id>", MinArgs: 1, Short: "Remove a kit from a workspace", OtherSettings: true, Flags: f.register,
+		Name: "uninstall", Args: "<id>", MinArgs: 1, Short: "Remove a kit from a workspace", OtherSettings: true, Flags: f.registerStore,
 		Run: func(ctx context.Context, args []string) error {
 			ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			out, err := new(kit.Keeper).Uninstall(ctx, args[0], f.dest)
+			out, err := f.keeper().Uninstall(ctx, args[0], f.dest)
 			c.recovered(out.Recovered)
 			if err != nil {
 				return err

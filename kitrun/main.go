@@ -1,7 +1,8 @@
 // Command kitrun installs, verifies and runs kits, and runs one worker in a locked-down container.
 //
-// The commands on kits are in cmd_kit.go, those on workers in internal/operator;
-// those that answer not_built_yet are part of the design and not of this release.
+// The commands on kits are in cmd_kit.go, those on runs of kits in cmd_run.go, those
+// on workers in internal/operator; those that answer not_built_yet are part of the
+// design and not of this release.
 package main
 
 import (
@@ -25,14 +26,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("kitrun", "run", "runs", "doctor")
+	planned := service.NotBuilt("kitrun", "doctor")
 	return &service.Program{
 		Name: "kitrun", Short: "installs, verifies and runs kits",
 		Stdout: stdout, Stderr: stderr,
 		Plain: true, // the exit statuses of kits' own tool
 		Commands: slices.Concat(
 			kitCommands(stdout, stderr),
-			[]*service.Command{kitAlias(kitCommands(stdout, stderr))},
+			runCommands(stdout, stderr),
+			[]*service.Command{kitAlias(slices.Concat(kitCommands(stdout, stderr), runCommands(stdout, stderr)))},
 			operator.Commands(stdout, stderr),
 			planned,
 			[]*service.Command{service.Version("kitrun", stdout, versionFacts)},

@@ -1,14 +1,17 @@
-// Package kit installs and verifies kits from a Go program, as the command kitrun
-// does on a command line (kit §14).
+// Package kit installs, verifies and runs kits from a Go program, as the command
+// kitrun does on a command line (kit §14).
 //
 // A kit is a directory with kit.json. Install copies it into a workspace, the
 // destination, and records a content hash; Verify proves later that the copy is
 // still the recorded one and finds its entry. Nothing of a kit is run by either.
-// The files are those of the kits' public tool: what one installed, the other
-// verifies.
+// Execute verifies, and runs the entry in a fresh Node process. The files are those
+// of the kits' public tool: what one installed, the other verifies.
 //
 //	out, err := kit.Install(ctx, kit.InstallOptions{Source: "./my-kit", Dest: "/srv/work"})
 //	v, err := kit.Verify(ctx, out.ID, "/srv/work")
+//	run, err := kit.Execute(ctx, kit.ExecuteOptions{
+//		KitID: out.ID, Dest: "/srv/work", RequestFile: "request.json", ControllerRoot: "/srv/private",
+//	})
 //
 // An error has a code, which says what is wrong and never changes its meaning:
 //
@@ -28,9 +31,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"drawbridge/kitrun/internal/execution"
 	"drawbridge/kitrun/internal/kit"
 	"drawbridge/kitrun/internal/tree"
 	"drawbridge/shared/fault"
+	"drawbridge/shared/service"
 )
 
 // Error is what all functions of this package refuse with: a Code, a Message, and
@@ -137,9 +142,11 @@ func refused(root string, err error) error {
 // cannot be read; what is wrong with the kit is in the Report.
 func Validate(dir string) (Report, error) { return kit.Validate(dir) }
 
-// Install copies a kit into a destination and registers it there.
+// Install copies a kit into a destination and registers it there. It replaces no
+// kit while a run of it is under way on the user's usual Store.
 func Install(ctx context.Context, o InstallOptions) (Installed, error) {
-	return new(kit.Keeper).Install(ctx, o)
+	keeper := kit.Keeper{Live: execution.Live(service.DefaultStoreDir()), Wait: execution.UpdateWait}
+	return keeper.Install(ctx, o)
 }
 
 // Verify proves that an installed kit is what was installed, and gives its entry.

@@ -71,6 +71,7 @@ func (r *run) broker(ctx context.Context, listen string) (*lender.Lender, lender
 	if err != nil {
 		return nil, reach, err
 	}
+	beside.Path = r.program("brokerd")
 	beside.Args = append(beside.Args, "-network", r.networkName(), "-docker-host", engine.Host())
 	r.l, r.reach = lender.New(lender.Options{Store: r.Store, Creator: r.lease, Program: beside, Log: r.Log}), reach
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -99,10 +100,20 @@ func (r *run) networkName() string {
 // workerDeps are those of every worker of the run.
 func (r *run) workerDeps(engine worker.Engine) worker.Deps {
 	d := worker.Deps{Engine: engine, Store: r.Store, Log: r.Log, Progress: r.Progress, RuntimeDir: r.RuntimeDir, NetworkName: r.NetworkName}
-	if relay, err := sibling.Beside("station-shim"); err == nil {
-		d.Relay = relay
-	}
+	d.Relay = r.program("station-shim")
 	return d
+}
+
+// program gives the path of another program of ours.
+func (r *run) program(name string) string {
+	if r.Programs != "" {
+		return filepath.Join(r.Programs, name)
+	}
+	path, err := sibling.Beside(name)
+	if err != nil {
+		r.Log.Warn("the programs beside this one cannot be found", "err", err)
+	}
+	return path
 }
 
 func joinPort(host string, port int64) string {

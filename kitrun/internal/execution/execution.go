@@ -48,6 +48,9 @@ import (
 // maxDepthOfRuns is how deep runs nest: a kit may run another one.
 const maxDepthOfRuns = 2
 
+// supportName is the directory of support files in the runtime directory.
+const supportName = "kitrun"
+
 // Statuses of a result that are a success.
 const (
 	StatusCompleted = "completed"
@@ -59,11 +62,12 @@ type Host struct {
 	Store       *store.Store
 	StoreDir    string
 	RuntimeDir  string
+	Programs    string // directory of brokerd and station-shim; "": that of the running program
 	DockerHost  string // "": DOCKER_HOST, else the usual socket
 	NetworkName string // of the workers; "": the usual
 	Log         *slog.Logger
 	NewID       func() string      // nil: random UUIDs
-	Progress    func(worker.Event) // nil: nobody looks
+	Progress    func(worker.Event) // nil: nobody looks; called by several workers at once
 	Environ     []string           // what a kit's environment is chosen from; nil: that of the process
 }
 
@@ -107,6 +111,7 @@ type run struct {
 	request    request
 	root, auth string
 	deadline   time.Time
+	limited    context.Context // ends when the kit is to end
 	ctx        context.Context // of what outlives a call; ends when the process has
 	broking
 
@@ -139,7 +144,7 @@ func (h *Host) execute(ctx context.Context, o Options, depth int) (Outcome, erro
 	if err := h.Recover(ctx); err != nil {
 		h.Log.Warn("what an earlier run left is not cleaned up", "err", err)
 	}
-	support := filepath.Join(h.RuntimeDir, "kitrun")
+	support := filepath.Join(h.RuntimeDir, supportName)
 	if err := service.EnsurePrivateDir(support); err != nil {
 		return Outcome{}, err
 	}
@@ -165,9 +170,13 @@ func (r *run) check(ctx context.Context) (node string, err error) {
 	}
 	var apart []string
 	if r.request.workspace != "" {
-		real, _, err := resolve(r.request.workspace)
-		if err != nil || !filepath.IsAbs(r.request.workspace) {
-			return "", fault.New(fault.KitRequest, "read the request: workspace is no path that can be resolved").WithHint("nothing was run")
+		abs, err := filepath.Abs(r.request.workspace) // the kit has our working directory
+		var real string
+		if err == nil {
+			real, _, err = resolve(abs)
+		}
+		if err != nil {
+			return "", fault.New(fault.KitRequest, "read the request: resolve its workspace: %w", err).WithHint("nothing was run")
 		}
 		apart = append(apart, real)
 	}
@@ -231,7 +240,8 @@ func (r *run) do(ctx context.Context, node, support string) (Outcome, error) {
 
 	limited, done := context.WithDeadlineCause(ctx, r.deadline, errDeadline)
 	defer done()
-	defer context.AfterFunc(limited, func() { _ = r.Store.KitRunCancelling(r.ctx, r.invocation) })() // a mere note
+	r.limited = limited
+	defer r.noteCancelling()()
 	out, err := nodehost.Run(limited, r.options(node, support, p))
 	if err != nil {
 		out.Err = err
@@ -242,7 +252,9 @@ func (r *run) do(ctx context.Context, node, support string) (Outcome, error) {
 	// The process is gone: nothing new comes. What is open ends now, on every path,
 	// and in its own time.
 	after := context.WithoutCancel(ctx)
-	lent := p.closeGrants(after)
+	if err := p.closeGrants(after); err != nil { // asked for all the same, and they end with our lease
+		r.Log.Warn("a grant is not confirmed to be closed", "err", err)
+	}
 	stop()
 	p.close()
 	r.stopBroker()
@@ -250,9 +262,24 @@ func (r *run) do(ctx context.Context, node, support string) (Outcome, error) {
 	removed, left := r.cleanUp(after, p.used)
 	crashpoint.At("kit_workers_gone")
 	drift := r.drift(after)
-	result, err := r.judge(out, verdicts{cause: cause, lent: lent, left: left, removed: removed, drift: drift})
+	result, err := r.judge(out, verdicts{cause: cause, left: left, removed: removed, drift: drift})
 	r.settle(after, result, err, removed)
 	return result, err
+}
+
+// noteCancelling notes in the Store when the kit is told to end, until what it
+// gives is called.
+func (r *run) noteCancelling() (stop func()) {
+	noted := make(chan struct{})
+	cancel := context.AfterFunc(r.limited, func() {
+		defer close(noted)
+		_ = r.Store.KitRunCancelling(context.WithoutCancel(r.limited), r.invocation) // a mere note
+	})
+	return func() {
+		if !cancel() {
+			<-noted
+		}
+	}
 }
 
 // options are those of the process.
@@ -261,8 +288,12 @@ func (r *run) options(node, support string, p *ports) nodehost.Options {
 	if r.auth != "" {
 		args["authFile"] = r.auth
 	}
+	env := environment(r.Environ, r.Env)
+	if r.DockerHost != "" {
+		env = append(env, "DOCKER_HOST="+r.DockerHost) // of a name set twice the later one counts
+	}
 	return nodehost.Options{
-		Node: node, Support: support, NoHooks: r.NoHooks, Env: environment(r.Environ, r.Env),
+		Node: node, Support: support, NoHooks: r.NoHooks, Env: append(env, mark(r.invocation)),
 		Module: r.verified.ModulePath, Export: r.verified.Descriptor.Export, Args: args, Ports: p,
 		Grace: r.Grace, Kill: r.Kill, DeliveryID: r.NewID(), Log: r.Log,
 		Started: func(inc process.Incarnation) error {
@@ -270,6 +301,12 @@ func (r *run) options(node, support string, p *ports) nodehost.Options {
 		},
 	}
 }
+
+// mark is in the environment of a kit's process and of what it starts: of a group
+// whose leader is gone it tells whose it is.
+func mark(invocation string) string { return markVariable + "=" + invocation }
+
+const markVariable = "DRAWBRIDGE_KIT_RUN"
 
 // passed are the variables that a kit sees. Kit code is trusted host code; this
 // only keeps accidents out.

@@ -19,16 +19,17 @@ const (
 	evidenceEvery = 250 * time.Millisecond
 	// settleWithin bounds the wait for the rows of requests that have just ended.
 	settleWithin = 3 * time.Second
+	settlePoll   = 25 * time.Millisecond
 )
 
 // grant is one capability that a kit took out, and what it was told of it.
 type grant struct {
 	loan   *lender.Loan
 	peer   *nodehost.Peer
-	told   chan struct{} // holds a token while somebody tells
-	rows   int           // evidence rows told; under told
-	counts store.Grant   // told; under told
 	stop   context.CancelFunc
+	told   chan struct{} // holds a token while somebody tells
+	rows   map[int]bool  // evidence rows told, by number; under told
+	counts counters      // told; under told
 }
 
 // lend takes out a grant and begins to tell what is done with it.
@@ -69,15 +70,18 @@ func (p *ports) lend(ctx context.Context, peer *nodehost.Peer, params json.RawMe
 		return nil, errors.Join(err, loan.Close(ctx))
 	}
 	tell, stop := context.WithCancel(p.ctx)
-	g := &grant{loan: loan, peer: peer, told: make(chan struct{}, 1), stop: stop}
-	p.mu.Lock()
-	p.grants[loan.ID] = g
-	p.mu.Unlock()
 	row, err := loan.Look(ctx)
 	if err != nil {
 		stop()
-		return nil, err
+		return nil, errors.Join(err, loan.Close(ctx))
 	}
+	g := &grant{loan: loan, peer: peer, stop: stop, told: make(chan struct{}, 1), rows: map[int]bool{}, counts: countersOf(row)}
+	p.mu.Lock()
+	p.grants[loan.ID] = g
+	if in.AuthFile != p.auth {
+		p.credentials = append(p.credentials, in.AuthFile)
+	}
+	p.mu.Unlock()
 	p.wg.Go(func() { g.follow(tell) })
 	return struct {
 		ID         string   `json:"id"`
@@ -86,7 +90,7 @@ func (p *ports) lend(ctx context.Context, peer *nodehost.Peer, params json.RawMe
 		Model      string   `json:"model"`
 		Transport  string   `json:"transport_mode"`
 		Counters   counters `json:"counters"`
-	}{loan.ID, loan.BaseURL, loan.Capability.Reveal(), loan.Model, loan.Transport, countersOf(row)}, nil
+	}{loan.ID, loan.BaseURL, loan.Capability.Reveal(), loan.Model, loan.Transport, g.counts}, nil
 }
 
 // listenAt is where a brokerd listens that is started for this kit, "" for the usual.
@@ -167,22 +171,15 @@ func (p *ports) closeGrants(ctx context.Context) (errs error) {
 	return errs
 }
 
-// flush tells what is known of all grants, once the requests that ended have rows.
-func (p *ports) flush(ctx context.Context) {
-	p.mu.Lock()
-	all := make([]*grant, 0, len(p.grants))
-	for _, g := range p.grants {
-		all = append(all, g)
-	}
-	p.mu.Unlock()
+// flush tells what is known, once the requests that have ended have their rows.
+func (g *grant) flush(ctx context.Context) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer done()
-	for _, g := range all {
-		for !g.tell(ctx) && ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(evidenceEvery / 10):
-			}
+	for !g.tell(ctx) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settlePoll):
 		}
 	}
 }
@@ -201,8 +198,8 @@ func (g *grant) follow(ctx context.Context) {
 	}
 }
 
-// tell pushes the rows that have been completed since the last time, in order, and
-// the counts. settled is false while a row is open.
+// tell pushes the rows that have been completed since the last time, and the
+// counts. settled is false while a row is open.
 func (g *grant) tell(ctx context.Context) (settled bool) {
 	select {
 	case g.told <- struct{}{}:
@@ -218,28 +215,19 @@ func (g *grant) tell(ctx context.Context) (settled bool) {
 	if err != nil {
 		return false
 	}
-	for ; g.rows < len(rows); g.rows++ {
+	for i, data := range rows {
 		var open struct {
 			Outcome string `json:"outcome"`
 		}
-		if json.Unmarshal(rows[g.rows], &open) != nil || open.Outcome == store.RequestReserved {
-			break
+		if g.rows[i] || json.Unmarshal(data, &open) != nil || open.Outcome == store.RequestReserved {
+			continue
 		}
-		g.peer.Push("broker.evidence", g.loan.ID, rows[g.rows])
+		g.rows[i] = true
+		g.peer.Push("broker.evidence", g.loan.ID, data)
 	}
-	if countersOf(row) != countersOf(g.counts) {
-		g.counts = row
-		g.peer.Push("broker.counters", g.loan.ID, countersOf(row))
+	if now := countersOf(row); now != g.counts {
+		g.counts = now
+		g.peer.Push("broker.counters", g.loan.ID, now)
 	}
-	return g.rows == len(rows)
-}
-
-// socketOf gives the socket of the broker that serves a base URL. p.mu is held.
-func (p *ports) socketOf(baseURL string) string {
-	for _, g := range p.grants {
-		if g.loan.BaseURL == baseURL {
-			return g.loan.Socket()
-		}
-	}
-	return ""
+	return len(g.rows) == len(rows)
 }

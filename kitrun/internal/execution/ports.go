@@ -16,16 +16,23 @@ import (
 // maxWorkers run at once for one kit; more wait.
 const maxWorkers = 8
 
+// Calls that stand for something that runs.
+const (
+	callWorker = "worker.run"
+	callNested = "kit.execute"
+)
+
 // ports serve what the kit of one run asks for (kit §8).
 type ports struct {
 	*run
 	slots chan struct{}
 
-	mu      sync.Mutex
-	grants  map[string]*grant
-	watches map[string]context.CancelFunc
-	used    bool // a worker was asked for
-	wg      sync.WaitGroup
+	mu          sync.Mutex
+	grants      map[string]*grant
+	watches     map[string]context.CancelFunc
+	credentials []string // files of the grants, the run's own apart
+	used        bool     // a worker was asked for
+	wg          sync.WaitGroup
 }
 
 func newPorts(r *run) *ports {
@@ -35,7 +42,7 @@ func newPorts(r *run) *ports {
 // Call serves one call.
 func (p *ports) Call(ctx context.Context, peer *nodehost.Peer, method string, params json.RawMessage) (any, error) {
 	switch method {
-	case "worker.run":
+	case callWorker:
 		return p.worker(ctx, peer, params)
 	case "worker.identity":
 		engine, err := p.engine()
@@ -55,7 +62,7 @@ func (p *ports) Call(ctx context.Context, peer *nodehost.Peer, method string, pa
 		return p.watch(ctx, peer, params)
 	case "storage.unwatch":
 		return p.unwatch(params)
-	case "kit.execute":
+	case callNested:
 		return p.nested(ctx, params)
 	}
 	return nil, fault.New(fault.KitProtocol, "kitrun has no service %.64q", method)
@@ -99,12 +106,10 @@ func (p *ports) worker(ctx context.Context, peer *nodehost.Peer, params json.Raw
 	if o.Network == worker.NetworkBridge && !p.AsRequested {
 		o.Network = "" // isolated, where the engine runs on this machine's kernel
 	}
-	p.mu.Lock()
-	p.used = true
-	if o.ProviderProxy != nil {
-		o.BrokerSocket = p.socketOf(o.ProviderProxy.BaseURL)
+	g := p.use(o.ProviderProxy)
+	if g != nil {
+		o.BrokerSocket = g.loan.Socket()
 	}
-	p.mu.Unlock()
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
@@ -114,20 +119,44 @@ func (p *ports) worker(ctx context.Context, peer *nodehost.Peer, params json.Raw
 	if left := time.Until(p.deadline); o.Timeout > left {
 		o.Timeout = max(left, time.Millisecond)
 	}
-	d := p.workerDeps(engine)
-	receipt, err := worker.Run(ctx, o, d)
-	p.flush(ctx) // what the worker caused is told before its end is
+	receipt, err := worker.Run(ctx, o, p.workerDeps(engine))
+	if g != nil {
+		g.flush(ctx) // what the worker caused is told before its end is
+	}
 	if err != nil {
 		return nil, err
 	}
 	return receipt, nil
 }
 
-// forbidden are the boundaries that every worker of a run is checked against.
+// use notes that a worker was asked for, and finds the grant that it uses, nil when
+// that is none of this run.
+func (p *ports) use(proxy *worker.ProviderProxy) *grant {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used = true
+	if proxy == nil {
+		return nil
+	}
+	for _, g := range p.grants {
+		if g.loan.Capability.Reveal() == proxy.Capability.Reveal() {
+			return g
+		}
+	}
+	return nil
+}
+
+// forbidden are the boundaries that every worker of a run is checked against: the
+// controller root, and the credentials that it was given or has named.
 func (p *ports) forbidden() []worker.ForbiddenRoot {
 	roots := []worker.ForbiddenRoot{{Kind: worker.KindController, Path: p.root}}
 	if p.auth != "" {
 		roots = append(roots, worker.ForbiddenRoot{Kind: worker.KindCredentials, Path: p.auth})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, path := range p.credentials {
+		roots = append(roots, worker.ForbiddenRoot{Kind: worker.KindCredentials, Path: path})
 	}
 	return roots
 }
@@ -270,8 +299,11 @@ func (p *ports) nested(ctx context.Context, params json.RawMessage) (any, error)
 	if p.depth >= maxDepthOfRuns {
 		return nil, fault.New(fault.OptionInvalid, "kit.execute: runs nest at most %d deep", maxDepthOfRuns)
 	}
-	o := p.Options
+	o := p.Options // Node, environment and the like are the operator's choice for all
 	o.KitID, o.Dest, o.RequestFile, o.ControllerRoot, o.AuthFile = in.KitID, in.Dest, in.RequestFile, in.ControllerRoot, in.AuthFile
+	ctx, stop := context.WithCancelCause(ctx) // it is told to end when this run is, not when the process has
+	defer stop(nil)
+	defer context.AfterFunc(p.limited, func() { stop(context.Cause(p.limited)) })()
 	out, err := p.Host.execute(ctx, o, p.depth+1)
 	if err != nil {
 		return nil, err

@@ -14,10 +14,13 @@ import (
 	"drawbridge/shared/store"
 )
 
+// lookWithin bounds the search for workers: an engine that does not answer must not
+// keep a run that used none.
+const lookWithin = 10 * time.Second
+
 // verdicts are what was found after the process had ended.
 type verdicts struct {
 	cause   error // why the run was cancelled; nil: it was not
-	lent    error // a grant that could not be proven closed
 	left    error // a container that could not be proven gone
 	removed int   // containers that were found
 	drift   error // the copy or the request is another one now
@@ -39,7 +42,9 @@ func (r *run) cleanUp(ctx context.Context, used bool) (removed int, err error) {
 	if err != nil {
 		return 0, unproven(err)
 	}
-	found, err := engine.List(ctx, worker.LabelOwner+"="+r.owner)
+	look, done := context.WithTimeout(ctx, lookWithin)
+	found, err := engine.List(look, worker.LabelOwner+"="+r.owner)
+	done()
 	if err != nil {
 		return 0, unproven(err)
 	}
@@ -52,7 +57,7 @@ func (r *run) cleanUp(ctx context.Context, used bool) (removed int, err error) {
 
 // drift compares the copy and the request with what was verified.
 func (r *run) drift(ctx context.Context) error {
-	v, err := kit.Verify(ctx, r.KitID, r.Dest)
+	v, err := kit.Verify(ctx, r.KitID, r.dest)
 	if err != nil || v.Hash != r.verified.Hash {
 		return fault.New(fault.KitRunDrifted, "kit '%s' was changed while it ran", r.KitID).
 			WithHint("its result is not believed; kitrun status %s shows what it is now", r.KitID)
@@ -75,15 +80,13 @@ func (r *run) judge(out nodehost.Outcome, v verdicts) (Outcome, error) {
 		return o, fault.New(fault.KitCancelled, "the run of kit '%s' was cancelled", r.KitID)
 	case out.Err != nil:
 		return o, out.Err
-	case v.removed > 0 || out.Unfinished > 0:
-		return o, fault.New(fault.KitWorkersLeft, "kit left owned workers running: %d containers removed, %d calls cancelled", v.removed, out.Unfinished).
+	case v.removed > 0 || unfinished(out) > 0:
+		return o, fault.New(fault.KitWorkersLeft, "kit left owned workers running: %d containers removed, %d calls cancelled", v.removed, unfinished(out)).
 			WithHint("the entry must wait for what it began; its result is not believed")
 	case v.drift != nil:
 		return o, v.drift
 	case out.Thrown != nil:
 		return o, &fault.Error{Code: fault.KitThrew, Message: *out.Thrown}
-	case v.lent != nil:
-		return o, v.lent
 	}
 	var result struct {
 		Status any `json:"status"`
@@ -97,6 +100,17 @@ func (r *run) judge(out nodehost.Outcome, v verdicts) (Outcome, error) {
 		o.Status = ""
 	}
 	return o, nil
+}
+
+// unfinished counts the calls that were open at the end and stand for something
+// that runs.
+func unfinished(out nodehost.Outcome) (n int) {
+	for _, method := range out.Unfinished {
+		if method == callWorker || method == callNested {
+			n++
+		}
+	}
+	return n
 }
 
 // settle writes how the run ended.

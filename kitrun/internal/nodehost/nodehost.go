@@ -3,9 +3,9 @@
 //
 // Each Run is one process: nothing is reused, so an update of a kit never meets
 // modules of the version before. The process loads three files of this package
-// before the kit: preload.mjs checks the version of Node and maps the four host
-// modules of the kits' public package to the files beside it, child.mjs calls the
-// entry, rpc.mjs speaks the protocol. WriteSupport puts them on disk.
+// before the kit: preload.mjs checks the version of Node (check.mjs) and maps the
+// four host modules of the kits' public package to the files beside it, child.mjs
+// calls the entry, rpc.mjs speaks the protocol. WriteSupport puts them on disk.
 //
 // A run is over when the process has ended, not when it has spoken: what it said
 // counts only then. Whatever is left of its process group is killed. Calls that
@@ -43,8 +43,12 @@ const (
 // ipcVariable names the descriptor of the socket in the child's environment.
 const ipcVariable = "DRAWBRIDGE_IPC_FD"
 
-// oldNode is the exit status of preload.mjs when Node is too old.
-const oldNode = 86
+// Exit statuses of a Node that is too old.
+const (
+	oldNode    = 86 // check.mjs says so
+	badOption  = 9  // it does not know --import
+	versionFor = 5 * time.Second
+)
 
 // Ports serves what a kit asks for. Call is called from several goroutines; its
 // context ends when the kit aborts the call or the run is over. A *fault.Error
@@ -81,7 +85,7 @@ type Outcome struct {
 	Thrown     *string         // message of what the entry threw
 	Err        error           // no terminal outcome: killed, died, broke the protocol
 	Cancelled  bool            // the context ended before the process did
-	Unfinished int             // calls that were open when the process ended
+	Unfinished []string        // methods of the calls that were open when the process ended
 	Stderr     []byte          // the last MaxStderr bytes
 	Node       string          // version, "" when it never spoke
 }
@@ -125,13 +129,13 @@ func start(o Options) (*child, error) {
 	}
 	defer theirStderr.Close()
 
-	var args []string
-	if !o.NoHooks {
-		args = append(args, "--import", fileURL(filepath.Join(o.Support, "preload.mjs")))
+	before := "preload.mjs"
+	if o.NoHooks {
+		before = "check.mjs"
 	}
-	args = append(args, filepath.Join(o.Support, "child.mjs"))
 	cmd := &exec.Cmd{
-		Path: o.Node, Args: append([]string{o.Node}, args...), Dir: o.Dir,
+		Path: o.Node, Dir: o.Dir,
+		Args:        []string{o.Node, "--import", fileURL(filepath.Join(o.Support, before)), filepath.Join(o.Support, "child.mjs")},
 		Env:         append(append([]string(nil), o.Env...), "NODE_DISABLE_COMPILE_CACHE=1", ipcVariable+"=3"),
 		Stderr:      theirStderr, // stdin and stdout nil: /dev/null
 		ExtraFiles:  []*os.File{theirs},
@@ -176,8 +180,7 @@ func (c *child) supervise(ctx context.Context) Outcome {
 	state, _ := c.cmd.Process.Wait()
 	c.peer.finish(drainFor)
 	<-served
-	unfinished := c.peer.settle()
-	out := Outcome{Cancelled: cancelled, Unfinished: unfinished, Stderr: c.stderr.end(drainFor), Node: c.peer.node}
+	out := Outcome{Cancelled: cancelled, Unfinished: c.peer.settle(), Stderr: c.stderr.end(drainFor), Node: c.peer.node}
 	c.judge(&out, state)
 	return out
 }
@@ -227,8 +230,10 @@ func (c *child) judge(out *Outcome, state *os.ProcessState) {
 	switch {
 	case p.err != nil:
 		out.Err = p.err
-	case p.outcome == nil && state != nil && state.ExitCode() == oldNode && p.node == "":
-		out.Err = fault.New(fault.KitNode, "%s", lastLine(out.Stderr)).WithHint("--node names another one")
+	case p.node == "" && state != nil && state.ExitCode() == oldNode:
+		out.Err = tooOld(lastLine(out.Stderr))
+	case p.node == "" && state != nil && state.ExitCode() == badOption:
+		out.Err = tooOld("this is Node " + c.version() + "; kits need 20.6 or newer")
 	case p.outcome == nil:
 		out.Err = fault.New(fault.KitNoResult, "the kit's process ended without a result: %v", state)
 	case !p.acknowledged:
@@ -240,6 +245,19 @@ func (c *child) judge(out *Outcome, state *os.ProcessState) {
 	default:
 		out.Result = p.outcome.Result
 	}
+}
+
+func tooOld(text string) error {
+	return fault.New(fault.KitNode, "%s", text).WithHint("--node names another one")
+}
+
+// version asks a Node that cannot say it in a better way.
+func (c *child) version() string {
+	res := process.Run(context.Background(), process.Spec{Path: c.opt.Node, Args: []string{"--version"}, Env: c.opt.Env, Dir: "/", Timeout: versionFor})
+	if !res.OK() {
+		return "(of an unknown version)"
+	}
+	return fault.CleanLine(string(res.Stdout))
 }
 
 // lastLine is what a process said last.

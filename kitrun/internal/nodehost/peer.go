@@ -30,16 +30,22 @@ type Peer struct {
 	node         string
 	outcome      *frame
 	acknowledged bool
-	open         map[int64]context.CancelFunc
+	open         map[int64]openCall
 	replies      map[int64]chan frame
 	last         int64
 	cut          bool // the process is gone
 }
 
+// openCall is one that has no reply yet.
+type openCall struct {
+	method string
+	cancel context.CancelFunc
+}
+
 func newPeer(conn net.Conn, o Options) *Peer {
 	p := &Peer{
 		opt: o, conn: conn, ready: make(chan struct{}), broken: make(chan struct{}),
-		open: map[int64]context.CancelFunc{}, replies: map[int64]chan frame{},
+		open: map[int64]openCall{}, replies: map[int64]chan frame{},
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background()) // ends with the process, not with the caller
 	return p
@@ -85,7 +91,10 @@ func (p *Peer) send(message any) error {
 }
 
 // cancel tells the kit that its time is up.
-func (p *Peer) cancel() { go func() { _ = p.send(frame{Kind: kindCancel}) }() }
+func (p *Peer) cancel() { p.tell(frame{Kind: kindCancel}) }
+
+// tell sends without waiting for a process that does not read.
+func (p *Peer) tell(f frame) { p.wg.Go(func() { _ = p.send(f) }) }
 
 // serve reads frames until the process closes the socket or breaks the protocol.
 func (p *Peer) serve() {
@@ -116,9 +125,7 @@ func (p *Peer) hear(f frame) error {
 		}
 		p.node = fault.CleanLine(f.Node)
 		close(p.ready)
-		go func() {
-			_ = p.send(frame{Kind: kindStart, DeliveryID: p.opt.DeliveryID, Module: p.opt.Module, Export: p.opt.Export, Args: p.opt.Args})
-		}()
+		p.tell(frame{Kind: kindStart, DeliveryID: p.opt.DeliveryID, Module: p.opt.Module, Export: p.opt.Export, Args: p.opt.Args})
 		return nil
 	}
 	switch f.Kind {
@@ -127,11 +134,14 @@ func (p *Peer) hear(f frame) error {
 			return fault.New(fault.KitProtocol, "the kit made a call with the id of another one")
 		}
 		ctx, cancel := context.WithCancel(p.ctx)
-		p.open[f.ID] = cancel
-		p.wg.Go(func() { p.call(ctx, f) })
+		p.open[f.ID] = openCall{f.Method, cancel}
+		p.wg.Go(func() {
+			defer cancel()
+			p.call(ctx, f)
+		})
 	case kindAbort:
-		if cancel := p.open[f.ID]; cancel != nil {
-			cancel()
+		if call, ok := p.open[f.ID]; ok {
+			call.cancel()
 		}
 	case kindCallbackReply:
 		if reply := p.replies[f.ID]; reply != nil {
@@ -154,12 +164,11 @@ func (p *Peer) hear(f frame) error {
 func (p *Peer) call(ctx context.Context, f frame) {
 	result, err := p.opt.Ports.Call(ctx, p, f.Method, f.Params)
 	p.mu.Lock()
-	cancel, cut := p.open[f.ID], p.cut
+	cut := p.cut
 	if !cut {
 		delete(p.open, f.ID) // what is left when the process ended was unfinished
 	}
 	p.mu.Unlock()
-	cancel()
 	reply := frame{Kind: kindReply, ID: f.ID}
 	if err == nil {
 		reply.Result, err = json.Marshal(result)
@@ -197,22 +206,23 @@ func (p *Peer) fail(err error) {
 	close(p.broken)
 }
 
-// finish gives what is still in the socket d to be read: a process that inherited
-// it must not hold anybody up.
+// finish cancels the calls and gives what is still in the socket d to be read: a
+// process that inherited it must not hold anybody up.
 func (p *Peer) finish(d time.Duration) {
 	p.mu.Lock()
 	p.cut = true
 	p.mu.Unlock()
+	p.stop()
 	_ = p.conn.SetDeadline(time.Now().Add(d))
 }
 
-// settle cancels the calls that are still open, waits for them and says how many
-// they were.
-func (p *Peer) settle() (unfinished int) {
+// settle waits for the calls that finish cancelled and says which they were.
+func (p *Peer) settle() (unfinished []string) {
 	p.mu.Lock()
-	unfinished = len(p.open)
+	for _, call := range p.open {
+		unfinished = append(unfinished, call.method)
+	}
 	p.mu.Unlock()
-	p.stop()
 	p.wg.Wait()
 	p.conn.Close()
 	return unfinished

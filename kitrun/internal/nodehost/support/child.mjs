@@ -9,7 +9,7 @@ await host.send({ kind: 'ready', protocol: 1, node: process.version });
 const { deliveryId, module, export: name, args } = await started;
 
 const abort = new AbortController();
-host.next((frame) => frame.kind === 'cancel').then(() => abort.abort(), () => {});
+host.next((frame) => frame.kind === 'cancel').then(() => abort.abort(), () => abort.abort()); // or nobody listens any more
 
 let outcome;
 try {

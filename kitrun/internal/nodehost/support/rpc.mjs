@@ -189,5 +189,5 @@ export function unlisten(topic, id) {
 
 // text is what of a thrown value crosses to the host.
 export function text(error) {
-  return error instanceof Error ? error.message : String(error);
+  return error instanceof Error ? error.message || error.name : String(error);
 }
