@@ -312,12 +312,24 @@ func (s *stream) write(p []byte) error {
 		_ = s.rc.SetWriteDeadline(now.Add(writeWait)) // a recorder of a test has none
 		s.armed = now
 	}
+	if err := s.flush(p); err != nil {
+		return err
+	}
+	s.sent += int64(len(p))
+	s.watch.take(p)
+	return nil
+}
+
+// flush gives a piece to the connection, in one go where it is one of ours.
+func (s *stream) flush(p []byte) (err error) {
+	if c, ok := s.r.Context().Value(connKey{}).(*conn); ok {
+		c.hold()
+		defer func() { err = errors.Join(err, c.release()) }()
+	}
 	if len(p) > 0 {
 		if _, err := s.w.Write(p); err != nil {
 			return err
 		}
-		s.sent += int64(len(p))
-		s.watch.take(p)
 	}
 	return s.rc.Flush()
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/redact"
 )
 
@@ -94,7 +93,6 @@ func (c *call) serve() (cut bool) {
 		c.h.refuse(c.w, refusal, c.unread || c.closed)
 		return false
 	}
-	crashpoint.At("broker_reserved")
 	return c.forward()
 }
 

@@ -83,6 +83,35 @@ type conn struct {
 	once  sync.Once
 	grant string // whose capability it showed last; door.mu
 	using bool   // a request with a capability is being served; door.mu
+
+	held *[]byte // what is written goes here until release; of the handler's goroutine
+}
+
+// heldRooms are for what conns hold for a moment.
+var heldRooms = sync.Pool{New: func() any { return new([]byte) }}
+
+// hold gathers what is written until release: net/http makes three writes of a piece.
+func (c *conn) hold() {
+	c.held = heldRooms.Get().(*[]byte)
+	*c.held = (*c.held)[:0]
+}
+
+// release writes what was gathered.
+func (c *conn) release() error {
+	held := c.held
+	c.held = nil
+	_, err := c.Conn.Write(*held)
+	heldRooms.Put(held)
+	return err
+}
+
+// Write writes, or holds.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.held != nil {
+		*c.held = append(*c.held, p...)
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
 }
 
 // Close ends the connection.
