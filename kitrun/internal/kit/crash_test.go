@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"drawbridge/kitrun/internal/kit"
 	"drawbridge/shared/crashpoint"
+	"drawbridge/shared/process"
 	"drawbridge/shared/testkit"
 )
 
@@ -98,6 +100,45 @@ func TestUpdate_CrashPoints(t *testing.T) {
 			afterCrash(t, dest, hashes[1])
 		})
 	}
+}
+
+// Ctrl-C in the middle of an update undoes it, or comes too late for that; it
+// leaves no lock.
+func TestUpdate_Interrupted(t *testing.T) {
+	sources, hashes := versions(t, 60)
+	dest := t.TempDir()
+	install(t, sources[0], dest)
+	cmd := kitrun(t, "", "install", sources[1], "--dest", dest, "--update")
+	cmd.Env = append(cmd.Env, "DRAWBRIDGE_TEST_STOP_AT=kit.locked")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() bool {
+		info, err := process.Stat(cmd.Process.Pid)
+		return err == nil && info.State == 'T'
+	}, "it stands at the crash point")
+	if _, err := os.Stat(lockDir(dest)); err != nil {
+		t.Error(err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGCONT} {
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = cmd.Wait()
+	want := hashes[0]
+	switch exit := cmd.ProcessState.ExitCode(); {
+	case exit == 0:
+		want = hashes[1] // done before the signal was seen
+	case exit != 1 || !strings.Contains(stderr.String(), "interrupted"):
+		t.Errorf("exit %d, stderr %q", exit, stderr.String())
+	}
+	if _, err := os.Stat(lockDir(dest)); err == nil {
+		t.Error("the lock is left")
+	}
+	afterCrash(t, dest, want)
 }
 
 func TestUninstall_CrashPoints(t *testing.T) {

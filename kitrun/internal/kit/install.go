@@ -60,6 +60,14 @@ type Outcome struct {
 // fails, and wherever the process is killed, the old copy or the new one is what
 // the registry says, at the latest after the next command that takes the lock.
 func (k *Keeper) Install(ctx context.Context, o InstallOptions) (Outcome, error) {
+	out, err := k.install(ctx, o)
+	if _, coded := fault.As(err); err != nil && !coded && ctx.Err() != nil {
+		err = fault.New(fault.KitInstall, "install from %s: interrupted, and what was there before is in place: %w", cut(o.Source), err)
+	}
+	return out, err
+}
+
+func (k *Keeper) install(ctx context.Context, o InstallOptions) (Outcome, error) {
 	dest, err := Resolve(o.Dest)
 	if err != nil {
 		return Outcome{}, err
@@ -244,6 +252,9 @@ func (in *install) swap(ctx context.Context, l *lock, reg *registry, present boo
 	crashpoint.At("kit.copied")
 	if err := l.check(); err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // from here on it is done to its end
+		return context.Cause(ctx)
 	}
 	if present {
 		if err := p.repos.Rename(id, aside); err != nil {
