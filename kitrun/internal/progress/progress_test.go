@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,8 +70,13 @@ func in(t *testing.T, o progress.Options, play func(p *progress.Progress)) {
 // seconds that says where the run is.
 func TestProgress_Lines(t *testing.T) {
 	out := &screen{}
-	lent := progress.Lent{}
-	o := progress.Options{Out: out, Mode: progress.Lines, Lent: func(context.Context) (progress.Lent, bool) { return lent, true }}
+	var lent atomic.Pointer[progress.Lent]
+	o := progress.Options{Out: out, Mode: progress.Lines, Lent: func(context.Context) (l progress.Lent, ok bool) {
+		if now := lent.Load(); now != nil {
+			return *now, true
+		}
+		return l, false
+	}}
 	in(t, o, func(p *progress.Progress) {
 		e := event(worker.StateAdmitted)
 		e.ObservedBytes, e.ObservedEntries = 1536, 1
@@ -83,7 +89,7 @@ func TestProgress_Lines(t *testing.T) {
 			e.Events, e.Codex, e.Item = i+1, "item.completed", "command_execution"
 			p.Event(e)
 		}
-		lent = progress.Lent{Requests: 2, Refused: 1, InputTokens: 12345, OutputTokens: 678}
+		lent.Store(&progress.Lent{Requests: 2, Refused: 1, InputTokens: 12345, OutputTokens: 678})
 		time.Sleep(6500 * time.Millisecond)
 		e.State, e.Reason, e.InputTokens, e.OutputTokens = worker.StateEnding, "timeout", 20000, 900
 		p.Event(e)
