@@ -33,7 +33,15 @@ type world struct {
 	*store.Store
 }
 
+// newWorld makes an empty Store and lets the test run beside others.
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorldAlone(t)
+}
+
+// newWorldAlone is newWorld for a test that measures.
+func newWorldAlone(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := store.Open(context.Background(), store.Options{Dir: filepath.Join(dir, "store"), Program: "test"})

@@ -27,6 +27,7 @@ import (
 // a row with a start marker. Proves core 19.62 for outboxd: rows by fixtures, no
 // other program.
 func TestCrash_EachPoint(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		point    string
 		status   string
@@ -84,6 +85,7 @@ func TestCrash_KilledDuringTheChild(t *testing.T) {
 // A stop lets a running callback end and starts no other; exit 0, lease free.
 // Proves core 19.59 for outboxd.
 func TestStop_FinishesTheRunningCallback(t *testing.T) {
+	t.Parallel()
 	for name, stop := range map[string]func(*daemon){
 		"lifeline": (*daemon).cut,
 		"SIGTERM":  func(d *daemon) { d.signal(syscall.SIGTERM) },
@@ -362,7 +364,7 @@ func TestSecrets(t *testing.T) {
 
 // The delivering process starts a callback within milliseconds of the commit.
 func TestLatency(t *testing.T) {
-	w, h := newWorld(t), fakehost.New(t)
+	w, h := newWorldAlone(t), fakehost.New(t)
 	route := h.Capture(session).Route
 	w.start(h, session).told("READY=1")
 	var took []time.Duration

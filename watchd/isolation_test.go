@@ -125,8 +125,10 @@ func TestSweep_OneTaskMisbehaves(t *testing.T) {
 // Proves core 19.30: where every Turn fails the Watches are swept, and the
 // reverse.
 func TestSweep_OnePhaseFails(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"every Turn", "every Watch"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			bad, good := []*pane{w.working(), w.working()}, []*pane{w.watched(), w.watched()}
 			if name == "every Watch" {
@@ -148,6 +150,7 @@ func TestSweep_OnePhaseFails(t *testing.T) {
 // Proves core 19.37: a Watch row that cannot be read is reported, and the others
 // are swept.
 func TestSweep_UnreadableWatch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
 	term, err := w.store.Acquire(ctx, store.TerminalLease("another pane"), store.TerminalTTL)

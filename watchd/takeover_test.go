@@ -86,6 +86,7 @@ func (d *daemon) followed(n int, within time.Duration) {
 // Proves core 19.21 with processes, core 19.62 for watchd, for no other program is
 // there, and host-profile 15.36: it needs no Profile.
 func TestServe_Takeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	panes := []*pane{w.working(), w.working(), w.working(), w.working()}
 	first := w.start()
