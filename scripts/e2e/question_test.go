@@ -62,7 +62,7 @@ func (w *world) option(step args, label string) args {
 // later: a question needs none of send's answer but the Turn.
 func (w *world) given(p *rig.Pane, request string) any {
 	w.t.Helper()
-	r := w.start().try("send", args{"terminal_id": w.terminal(p), "request": request})
+	r := w.start().patient("send", args{"terminal_id": w.terminal(p), "request": request})
 	if r.Data["turn_id"] == nil || r.Data["terminal_input"] != "sent" {
 		w.t.Fatalf("send: %s", r.Text)
 	}
