@@ -1,0 +1,138 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/process"
+	"drawbridge/stationd/internal/namespace"
+)
+
+// Left is a process that did not end.
+type Left struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+}
+
+// Cleanup is the proof that End gives, or what it lacks.
+type Cleanup struct {
+	Signalled bool          // the shim still ran, and was killed by its pidfd
+	Took      time.Duration // until nothing was left
+	Left      []Left
+}
+
+// End kills the shim, and with it everything in its pid namespace, and the cgroup
+// where there is one; then it waits up to 5 s for the proof that nothing is left.
+// Without it the error is fault.CleanupFailed, and End may be called again. The
+// shim's client is closed.
+func (p *Process) End(ctx context.Context) (Cleanup, error) {
+	began := time.Now()
+	var out Cleanup
+	err := process.Signal(p.inc, unix.SIGKILL)
+	switch {
+	case err == nil:
+		out.Signalled = true
+	case !errors.Is(err, process.ErrGone):
+		return out, fault.New(fault.CleanupFailed, "end the shim: %w", err)
+	}
+	if p.cgroup != "" {
+		_ = os.WriteFile(filepath.Join(p.cgroup, "cgroup.kill"), []byte("1"), 0) // the proof below tells
+	}
+	if p.client != nil {
+		_ = p.client.Close()
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	t := time.NewTicker(endPoll)
+	defer t.Stop()
+	for {
+		if out.Left, err = p.left(); err == nil && len(out.Left) == 0 {
+			<-p.done
+			p.watch.Wait()
+			p.dropCgroup()
+			out.Took = time.Since(began)
+			return out, nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			out.Took = time.Since(began)
+			if err == nil {
+				err = fmt.Errorf("%d processes are left", len(out.Left))
+			}
+			return out, fault.New(fault.CleanupFailed, "prove that the shim's namespace is empty: %w", err)
+		}
+	}
+}
+
+// left lists what is not gone yet: the shim itself, and whatever the machine shows
+// of its namespace or cgroup. The kernel ends a namespace's first process only
+// after all others, so once that is gone the rest is a second proof.
+func (p *Process) left() ([]Left, error) {
+	gone, known := p.inc.Gone()
+	if !known {
+		return nil, process.ErrUnproven
+	}
+	var out []Left
+	if !gone {
+		out = append(out, Left{p.inc.PID, "station-shim"})
+	}
+	members, err := Members(p.birth.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		if m.PID != p.inc.PID {
+			out = append(out, m)
+		}
+	}
+	if p.cgroup != "" && len(out) == 0 {
+		populated, err := cgroupPopulated(p.cgroup)
+		if err != nil {
+			return nil, err
+		}
+		if populated {
+			out = append(out, Left{0, "a process in the attempt's cgroup"})
+		}
+	}
+	return out, nil
+}
+
+// Members lists the processes of a pid namespace that are not dead, as far as this
+// user may see; none for namespace 0.
+func Members(id uint64) ([]Left, error) {
+	if id == 0 {
+		return nil, nil
+	}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var out []Left
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if ns, err := namespace.ID(name, "pid"); err != nil || ns != id {
+			continue
+		}
+		if info, err := process.Stat(pid); err == nil && !info.Dead() {
+			out = append(out, Left{pid, info.Comm})
+		}
+	}
+	return out, nil
+}
