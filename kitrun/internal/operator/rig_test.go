@@ -39,7 +39,6 @@ type upstream struct {
 	mu       sync.Mutex
 	requests int
 	auth     []string
-	hold     chan struct{} // nil: answers at once
 }
 
 func newUpstream(t *testing.T) *upstream {
