@@ -53,21 +53,27 @@ func runProxy(base string) error {
 	return nil
 }
 
-// lateness reads a stream of events that hold the time at which they were sent, and
-// gives how many milliseconds later each was here.
-func lateness(body io.Reader) (late samples, err error) {
+// A tick is an event that holds the time at which it was sent.
+type tick struct {
+	sent time.Time
+	late float64 // milliseconds until it was here
+}
+
+// ticks reads a stream of them.
+func ticks(body io.Reader) (out []tick, err error) {
 	lines := bufio.NewScanner(body)
 	for lines.Scan() {
-		_, at, ok := strings.Cut(lines.Text(), `"at":"`)
+		_, text, ok := strings.Cut(lines.Text(), `"at":"`)
 		if !ok {
 			continue
 		}
-		at, _, _ = strings.Cut(at, `"`)
-		sent, err := strconv.ParseInt(at, 10, 64)
+		text, _, _ = strings.Cut(text, `"`)
+		at, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", err)
 		}
-		late = append(late, milliseconds(time.Since(time.Unix(0, sent))))
+		sent := time.Unix(0, at)
+		out = append(out, tick{sent, milliseconds(time.Since(sent))})
 	}
-	return late, lines.Err()
+	return out, lines.Err()
 }
