@@ -185,15 +185,16 @@ func (r *run) check(ctx context.Context) (node string, err error) {
 		return "", fault.New(fault.KitMissing, "find the kit: %w", err)
 	}
 	kits := filepath.Dir(filepath.Dir(filepath.Dir(kitRoot))) // <dest>/kits
-	if r.root, err = controllerRoot(r.ControllerRoot, apart, []string{kits}); err != nil {
-		return "", err
-	}
 	if r.AuthFile != "" {
 		if r.auth, err = authFile(r.AuthFile, append(apart, kits)); err != nil {
 			return "", err
 		}
 	}
-	return r.node()
+	if node, err = r.node(); err != nil {
+		return "", err
+	}
+	r.root, err = controllerRoot(r.ControllerRoot, apart, []string{kits}) // last: it makes one
+	return node, err
 }
 
 // node finds the Node executable.

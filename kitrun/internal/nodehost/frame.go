@@ -54,6 +54,7 @@ type frame struct {
 type remoteError struct {
 	Message string `json:"message"`
 	Code    string `json:"code,omitempty"`
+	Reason  string `json:"reason,omitempty"` // detail of a refusal
 }
 
 // event is a push; its ids are words, those of calls numbers.

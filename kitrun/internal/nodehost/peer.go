@@ -177,6 +177,7 @@ func (p *Peer) call(ctx context.Context, f frame) {
 		reply.Result, reply.Error = nil, &remoteError{Message: err.Error(), Code: string(fault.CodeOf(err))}
 		if f, ok := fault.As(err); ok {
 			reply.Error.Message = f.Message
+			reply.Error.Reason, _ = f.Details["reason"].(string)
 		}
 	}
 	if err := p.send(reply); err != nil && !cut {

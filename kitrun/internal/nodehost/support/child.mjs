@@ -4,15 +4,16 @@ import { pathToFileURL } from 'node:url';
 import * as host from './rpc.mjs';
 
 host.hold();
+const abort = new AbortController();
+const stop = () => abort.abort();
+host.next((frame) => frame.kind === 'cancel').then(stop, stop); // or nobody listens any more
 const started = host.next((frame) => frame.kind === 'start');
 await host.send({ kind: 'ready', protocol: 1, node: process.version });
 const { deliveryId, module, export: name, args } = await started;
 
-const abort = new AbortController();
-host.next((frame) => frame.kind === 'cancel').then(() => abort.abort(), () => abort.abort()); // or nobody listens any more
-
 let outcome;
 try {
+  if (abort.signal.aborted) throw new Error('the run was cancelled before the entry was called');
   const entry = await import(pathToFileURL(module).href);
   if (typeof entry[name] !== 'function') throw new TypeError(`the kit's module exports no function ${name}`);
   outcome = { kind: 'result', deliveryId, result: await entry[name]({ ...args, signal: abort.signal }) };

@@ -77,7 +77,7 @@ function hear(frame) {
       if (!call) return;
       calls.delete(frame.id);
       release();
-      if (frame.error) call.reject(Object.assign(new Error(frame.error.message), { code: frame.error.code }));
+      if (frame.error) call.reject(Object.assign(new Error(frame.error.message), { code: frame.error.code, reason: frame.error.reason }));
       else call.resolve(frame.result);
       return;
     }

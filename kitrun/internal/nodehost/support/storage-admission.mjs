@@ -15,7 +15,10 @@ export function inspectStorage(budget) {
 
 // admitStorage resolves with the same, and rejects when the budget does not allow it.
 export function admitStorage(budget) {
-  return call('storage.admit', { budget });
+  return call('storage.admit', { budget }).catch((error) => {
+    if (error.reason) error.message = `${error.code}:${error.reason}`;
+    throw error;
+  });
 }
 
 let watches = 0;
