@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -409,7 +408,5 @@ func event(input, output, cached int) string {
 	return fmt.Sprintf("event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"model\":\"gpt-5.5-2026\",\"usage\":"+
 		"{\"input_tokens\":%d,\"output_tokens\":%d,\"input_tokens_details\":{\"cached_tokens\":%d}}}}\n\n", input, output, cached)
 }
-
-func shaOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
