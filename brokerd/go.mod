@@ -2,19 +2,21 @@ module drawbridge/brokerd
 
 go 1.26.0
 
-require drawbridge/shared v0.0.0
+require (
+	drawbridge/shared v0.0.0
+	github.com/mattn/go-sqlite3 v1.14.53
+)
 
 require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
-	github.com/mattn/go-sqlite3 v1.14.53 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 )
 
 require (
-	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/go-json-experiment/json v1.27.2 // indirect
 	github.com/google/go-cmp v0.7.0
-	github.com/google/uuid v1.6.0
+	github.com/google/uuid v1.6.0 // indirect
 	github.com/oklog/run v1.2.0 // indirect
 	github.com/peterbourgon/ff/v3 v3.4.0 // indirect
 	go.uber.org/goleak v1.3.0
