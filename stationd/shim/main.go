@@ -2,6 +2,13 @@
 // namespaces: static, without cgo, without the Store, so that it runs where no
 // library is installed (station §2.2).
 //
+// As init it is the first process of an attempt's namespaces (station §2.1): it
+// builds what the daemon sees, starts it without any privilege, reaps, relays
+// in.sock to the daemon's port and 127.0.0.1:3128 to egress.sock, serves ctl.sock
+// (package wire), and ends, with everything beside it, when the time is over or
+// nobody attends. It keeps no secret on a disk but the nonce of its own socket.
+// start is how another machine's stationd makes it.
+//
 // Its relay carries connections of a loopback address to a Unix socket. With a
 // command after -- it listens first, then starts the command and ends with its
 // status, so that the command never meets a closed port; as first process of a
@@ -32,9 +39,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func program(stdout, stderr io.Writer) *service.Program {
 	return &service.Program{
-		Name: "station-shim", Short: "relays connections out of a namespace without a network",
+		Name: "station-shim", Short: "holds a station's daemon in namespaces of its own, and relays connections into and out of them",
 		Stdout: stdout, Stderr: stderr,
-		Commands: []*service.Command{relayCommand(), service.Version("station-shim", stdout, nil)},
+		Commands: []*service.Command{
+			relayCommand(), initCommand(os.Stdin), startCommand(os.Stdin, stdout), stageCommand(), holdCommand(),
+			service.Version("station-shim", stdout, nil),
+		},
 	}
 }
 

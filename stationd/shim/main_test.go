@@ -44,7 +44,10 @@ func TestRun(t *testing.T) {
 		{"relay -listen 127.0.0.1:0", 2, "", "relay needs -listen and -connect"},
 		{"relay -listen 0.0.0.0:1 -connect /x", 2, "", "want a loopback address"},
 		{"relay -listen 127.0.0.1:0 -connect x", 2, "", "want the absolute path"},
-		{"init", 2, "", `unknown command "init"`},
+		{"init", 2, "", "stationd starts it"},
+		{"exec", 2, "", "exec is started by init"},
+		{"start", 2, "", "read the specification"},
+		{"other", 2, "", `unknown command "other"`},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -56,8 +59,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// shim starts the program in a process of its own.
-func shim(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
+// command starts the program in a process of its own.
+func command(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -103,7 +106,7 @@ func TestRelay_Command(t *testing.T) {
 		{"unknown", []string{"no-such-program"}, "", 70, "", "start no-such-program"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cmd, stdout, stderr := shim(t, append([]string{"relay", "-listen", "127.0.0.1:0", "-connect", "/none", "--"}, tc.command...)...)
+			cmd, stdout, stderr := command(t, append([]string{"relay", "-listen", "127.0.0.1:0", "-connect", "/none", "--"}, tc.command...)...)
 			cmd.Stdin = strings.NewReader(tc.stdin)
 			exit := status(cmd.Run())
 			if exit != tc.exit || stdout.String() != tc.stdout || !strings.Contains(stderr.String(), tc.stderr) {
@@ -115,7 +118,7 @@ func TestRelay_Command(t *testing.T) {
 
 // A signal reaches the command, and what the command makes of it is the end.
 func TestRelay_Signal(t *testing.T) {
-	cmd, stdout, stderr := shim(t, "relay", "-listen", "127.0.0.1:0", "-connect", "/none", "--",
+	cmd, stdout, stderr := command(t, "relay", "-listen", "127.0.0.1:0", "-connect", "/none", "--",
 		"sh", "-c", `trap 'echo caught; exit 9' TERM; kill -TERM $PPID; while :; do sleep 0.01; done`)
 	if exit := status(cmd.Run()); exit != 9 || stdout.String() != "caught\n" {
 		t.Errorf("exit %d, stdout %q, stderr %q, want 9 and caught", exit, stdout, stderr)
@@ -138,7 +141,7 @@ func TestRelay_Serve(t *testing.T) {
 	defer server.Close()
 
 	port := freePort(t)
-	cmd, _, stderr := shim(t, "relay", "-listen", port, "-connect", socket)
+	cmd, _, stderr := command(t, "relay", "-listen", port, "-connect", socket)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

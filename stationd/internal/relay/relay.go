@@ -34,7 +34,14 @@ const (
 // A Relay listens at one end.
 type Relay struct {
 	listener net.Listener
-	socket   string
+	dial     func(context.Context) (net.Conn, error)
+	admit    func(net.Conn) bool
+}
+
+// New carries what l accepts, and admit does not refuse, to what dial gives. The
+// listener is closed by Run.
+func New(l net.Listener, dial func(context.Context) (net.Conn, error), admit func(net.Conn) bool) *Relay {
+	return &Relay{listener: l, dial: dial, admit: admit}
 }
 
 // Listen binds address, a loopback IP with a port, and carries what connects there
@@ -52,7 +59,8 @@ func Listen(address, socket string) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
 	}
-	return &Relay{listener: l, socket: socket}, nil
+	dial := func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "unix", socket) }
+	return New(l, dial, func(net.Conn) bool { return true }), nil
 }
 
 // Addr is where the relay listens.
@@ -105,7 +113,12 @@ func (r *Relay) Run(ctx context.Context) error {
 // carry joins one connection with the socket, until both directions have ended.
 func (r *Relay) carry(ctx context.Context, near net.Conn) {
 	defer near.Close()
-	far, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", r.socket)
+	if !r.admit(near) {
+		return
+	}
+	dialling, cancel := context.WithTimeout(ctx, dialTimeout)
+	far, err := r.dial(dialling)
+	cancel()
 	if err != nil {
 		return // who connected sees the end, as with a broker that is gone
 	}
