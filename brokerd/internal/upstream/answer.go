@@ -2,11 +2,14 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"drawbridge/shared/redact"
@@ -28,8 +31,10 @@ const rearm = time.Second
 var (
 	errIdle  = errors.New("nothing came for too long")
 	errTotal = errors.New("the exchange took too long")
-	errTaken = errors.New("the answer was not taken")
 )
+
+// errLong ends an answer of more than MaxResponse bytes.
+var errLong = errors.New("its answer is too long")
 
 // forward sends the request and passes the answer on. Whatever happens, the row is
 // settled. The digests of the texts are made while the provider works: nobody waits for
@@ -58,14 +63,12 @@ func (c *call) forward() (cut bool) {
 	parcel.drop()
 	c.doc = nil
 	if err != nil {
-		c.evidence.Outcome = c.why(UpstreamError)
-		return c.unanswered(err)
+		return c.unanswered(troubleOf(err))
 	}
 	defer resp.Body.Close()
 	c.evidence.Status = &resp.StatusCode
 	if why := unfit(resp); why != "" {
-		c.evidence.Outcome = UpstreamError
-		return c.unanswered(errors.New(why))
+		return c.unanswered(why)
 	}
 	return s.pass(resp)
 }
@@ -161,23 +164,22 @@ func (c *call) request(p *parcel) *http.Request {
 // unfit says why an answer must not be passed on, "" when it may.
 func unfit(resp *http.Response) string {
 	switch {
-	case resp.StatusCode == http.StatusSwitchingProtocols:
-		return "the provider switched protocols"
+	case resp.StatusCode < http.StatusOK: // 101, or a number that is no status
+		return "it switched protocols, or gave no status"
 	case resp.StatusCode >= 300 && resp.StatusCode < 400 && len(resp.Header.Values("Location")) > 0:
-		return "the provider redirected"
+		return "it redirected"
 	}
 	for _, v := range resp.Header.Values("Content-Encoding") {
 		if !strings.EqualFold(v, "identity") {
-			return "the provider packed its answer"
+			return "it packed its answer"
 		}
 	}
 	return ""
 }
 
 // unanswered refuses with 502, unless nobody is there to read it.
-func (c *call) unanswered(err error) (cut bool) {
-	c.h.opt.Log.Debug("the provider gave no answer that can be passed on", "grant_id", c.grant.ID, "seq", c.evidence.Seq, "err", err)
-	if c.evidence.Outcome != UpstreamError {
+func (c *call) unanswered(trouble string) (cut bool) {
+	if c.evidence.Outcome = c.failed(trouble); c.evidence.Outcome != UpstreamError {
 		return true
 	}
 	c.h.refuse(c.w, Unreachable, false)
@@ -193,10 +195,43 @@ func (c *call) why(otherwise string) string {
 	case errGrantClosed:
 		return AbortedByClose
 	case errIdle, errTotal:
+		c.trouble = cause.Error()
 		return UpstreamError
 	default:
 		return ClientGone
 	}
+}
+
+// failed gives the outcome of an exchange that the provider may have broken off, and
+// keeps for the log what was wrong with it.
+func (c *call) failed(trouble string) string {
+	c.trouble = trouble
+	return c.why(UpstreamError)
+}
+
+// troubleOf names what kept the provider from answering. The text of the error is not
+// for the log: it may quote what the provider sent.
+func troubleOf(err error) string {
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var op *net.OpError
+	var timeout net.Error
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, errLong):
+		return errLong.Error()
+	case errors.As(err, &name):
+		return "its name is not resolved"
+	case errors.As(err, &certificate):
+		return "its certificate is not trusted"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "it did not answer in time"
+	case errors.As(err, &op) && op.Op == "proxyconnect":
+		return "the proxy does not lead to it"
+	case errors.As(err, &op) && op.Op == "dial" && errors.As(err, &errno):
+		return "no connection: " + errno.Error()
+	}
+	return "its answer ended early, or is none"
 }
 
 // tell logs the end of a request.
@@ -208,6 +243,9 @@ func (c *call) tell(took time.Duration) {
 	}
 	if e.Redactions > 0 {
 		c.h.opt.Log.Warn("credential_echoed_by_upstream", "grant_id", e.GrantID, "seq", e.Seq, "redactions", e.Redactions)
+	}
+	if e.Outcome == UpstreamError {
+		c.h.opt.Log.Warn("the provider failed a request", "grant_id", e.GrantID, "seq", e.Seq, "why", c.trouble)
 	}
 	c.h.opt.Log.Debug("request forwarded", "grant_id", e.GrantID, "seq", e.Seq, "outcome", e.Outcome, "status", status,
 		"ms", took.Milliseconds(), "request_bytes", e.RequestBytes, "response_bytes", e.ResponseBytes)
@@ -277,7 +315,7 @@ func (s *stream) body(body io.Reader) string {
 			s.evidence.FirstByteAt = &at
 		}
 		if room := MaxResponse - s.evidence.ResponseBytes; int64(n) > room {
-			n, err = int(room), errTaken
+			n, err = int(room), errLong
 			s.evidence.ResponseTruncated = true
 		}
 		s.evidence.ResponseBytes += int64(n)
@@ -295,7 +333,7 @@ func (s *stream) body(body io.Reader) string {
 			return Completed
 		}
 		if err != nil {
-			return s.why(UpstreamError)
+			return s.failed(troubleOf(err))
 		}
 		if n == len(piece) && n < pieceMost {
 			piece = make([]byte, 2*n)
@@ -303,14 +341,15 @@ func (s *stream) body(body io.Reader) string {
 	}
 }
 
-// write passes bytes on at once; it must be taken in time.
+// write passes bytes on at once; it must be taken in time. So must the end of the
+// answer, which net/http writes behind the last of them.
 func (s *stream) write(p []byte) error {
-	if len(p) == 0 && s.sent > 0 {
-		return nil
-	}
 	if now := time.Now(); now.Sub(s.armed) > rearm {
 		_ = s.rc.SetWriteDeadline(now.Add(writeWait)) // a recorder of a test has none
 		s.armed = now
+	}
+	if len(p) == 0 && s.sent > 0 {
+		return nil
 	}
 	if err := s.flush(p); err != nil {
 		return err

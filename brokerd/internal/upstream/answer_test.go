@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,7 +82,7 @@ func TestCheckHeader(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"x-extra": true, "OpenAI-Something": true, "x_y": true,
 		"authorization": false, "Chatgpt-Account-ID": false, "host": false, "cookie": false, "proxy-connection": false, "X-Forwarded-Host": false, "openai-organization": false,
-		"openai-project": false, "accept-encoding": false, "transfer-encoding": false, "": false, "a b": false, "a:b": false, "é": false,
+		"openai-project": false, "accept-encoding": false, "transfer-encoding": false, "idempotency-key": false, "X-Idempotency-Key": false, "": false, "a b": false, "a:b": false, "é": false,
 	} {
 		if err := upstream.CheckHeader(name); (err == nil) != ok {
 			t.Errorf("CheckHeader(%q) = %v", name, err)
@@ -247,6 +248,13 @@ func TestUnfit(t *testing.T) {
 				_ = c.Close()
 			}
 		},
+		"no status": func(rw http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(rw).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 042 What\r\nContent-Length: 0\r\n\r\n")
+				_ = c.Close()
+			}
+		},
 		"endless head": func(rw http.ResponseWriter, _ *http.Request) {
 			for i := range 200 {
 				rw.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1000))
@@ -266,6 +274,9 @@ func TestUnfit(t *testing.T) {
 			if len(reached) > 0 {
 				t.Error("the target of a redirect was reached")
 			}
+			if text := w.logs.String(); strings.Count(text, "the provider failed a request") != 1 || strings.Contains(text, "nonsense") {
+				t.Errorf("the log does not say what was wrong, or quotes it:\n%s", text)
+			}
 		})
 	}
 	w := newWorld(t) // a 304 without a place to go is passed on
@@ -273,8 +284,71 @@ func TestUnfit(t *testing.T) {
 	if a := w.post("/responses", bound); a.status != 304 {
 		t.Errorf("%+v", a)
 	}
+	w = newWorld(t)
 	w.provider.Close()
 	w.refused(w.post("/responses", bound), upstream.Unreachable) // nobody listens
+	w.rows()
+	if text := w.logs.String(); !strings.Contains(text, `why="no connection: connection refused"`) {
+		t.Errorf("the log does not say what was wrong:\n%s", text)
+	}
+}
+
+// deadlines is an answer that notes until when it must be taken.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	write time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.write = at
+	return nil
+}
+
+// roundTrip answers in the place of a provider.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// lateEnd is a body whose end comes long after its last byte.
+type lateEnd struct{ rest io.Reader }
+
+func (l lateEnd) Read(p []byte) (int, error) {
+	n, err := l.rest.Read(p)
+	if err == io.EOF {
+		time.Sleep(2 * time.Minute)
+	}
+	return n, err
+}
+
+// A stream that ends long after its last event ends whole: the time to take its end is
+// counted from there.
+func TestLateEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := newLedger()
+		token, sum := redact.NewCapability()
+		ledger.grants[sum] = upstream.Grant{ID: "bg_1", SHA256: sum, Model: "gpt-5.5", Kind: upstream.APIKey, Origin: upstream.OriginAPI,
+			ExpiresAt: time.Now().Add(time.Hour).UnixMilli()}
+		ledger.active["bg_1"], ledger.most["bg_1"] = true, 1
+		h, err := upstream.NewHandler(upstream.Options{
+			Ledger: ledger, Journal: upstream.NewJournal(ledger, nil),
+			Credentials: func(context.Context, upstream.Grant) (upstream.Credential, error) {
+				return upstream.Credential{Secret: redact.NewSecret(secret)}, nil
+			},
+			Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(lateEnd{strings.NewReader("data: a\n\n")})}, nil
+			}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "/responses", strings.NewReader(bound))
+		r.Header.Set("Authorization", "Bearer "+token.Reveal())
+		rec := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		h.ServeHTTP(rec, r)
+		if rec.Code != 200 || rec.Body.String() != "data: a\n\n" || !rec.write.After(time.Now()) {
+			t.Errorf("status %d, body %q, to be taken until %s, and it is %s", rec.Code, rec.Body, rec.write, time.Now())
+		}
+	})
 }
 
 // Proves broker 18.14: the environment names a proxy, and it is not asked.

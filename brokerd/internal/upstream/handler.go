@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -16,7 +17,7 @@ import (
 // RedactedWord stands where the provider echoed the credential (broker §8).
 const RedactedWord = "[redacted-host-credential]"
 
-// quietFor is the time between two log lines about wrong capabilities.
+// quietFor is the time between two log lines about refusals of one kind.
 const quietFor = time.Minute
 
 // Options of a Handler. Ledger, Journal and Credentials are required.
@@ -49,10 +50,19 @@ type Handler struct {
 	mu    sync.Mutex
 	lanes map[string]*lane // by grant
 
-	wrong struct { // capabilities since the last log line; mu
-		count int
-		told  time.Time
-	}
+	told map[refused]*quiet // mu
+}
+
+// refused is a kind of refusals; no grant: the capability opened none.
+type refused struct {
+	grantID string
+	why     Refusal
+}
+
+// quiet counts what is not told each time.
+type quiet struct {
+	count int // since the last log line
+	told  time.Time
 }
 
 // A lane is what a grant has in flight.
@@ -88,7 +98,7 @@ func NewHandler(opt Options) (*Handler, error) {
 	if opt.Meter == nil {
 		opt.Meter = NewMeter()
 	}
-	h := &Handler{opt: opt, headers: slices.Clone(requestHeaders), lanes: map[string]*lane{}}
+	h := &Handler{opt: opt, headers: slices.Clone(requestHeaders), lanes: map[string]*lane{}, told: map[refused]*quiet{}}
 	for _, name := range opt.AllowHeaders {
 		if err := CheckHeader(name); err != nil {
 			return nil, err
@@ -117,6 +127,7 @@ func (h *Handler) Serving(grantID string) int {
 // Journal.Flush makes that durable.
 func (h *Handler) Close(ctx context.Context, grantID string) (left int) {
 	h.mu.Lock()
+	maps.DeleteFunc(h.told, func(k refused, _ *quiet) bool { return k.grantID == grantID })
 	l := h.lanes[grantID]
 	switch {
 	case l == nil:
@@ -195,17 +206,36 @@ func (h *Handler) exactFor(c *call, secret redact.Secret) *redact.Exact {
 
 // wrongCapability tells the log that somebody tries, once in a while.
 func (h *Handler) wrongCapability() {
-	h.mu.Lock()
-	h.wrong.count++
-	count, now := h.wrong.count, h.opt.Now()
-	tell := now.Sub(h.wrong.told) >= quietFor
-	if tell {
-		h.wrong.count, h.wrong.told = 0, now
-	}
-	h.mu.Unlock()
-	if tell {
+	if count, tell := h.tell(refused{why: Capability}); tell {
 		h.opt.Log.Warn("requests without a capability that opens anything are refused", "count", count)
 	}
+}
+
+// tellRefused tells the log why requests of a grant are refused, once in a while: the
+// worker may not say it, or may go on for hours.
+func (h *Handler) tellRefused(grantID string, r Refusal) {
+	if count, tell := h.tell(refused{grantID, r}); tell {
+		h.opt.Log.Warn("requests of a grant are refused", "grant_id", grantID, "code", string(r), "count", count)
+	}
+}
+
+// tell reports whether it is time for a log line, and how many refusals that stands for.
+func (h *Handler) tell(k refused) (count int, now bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.told[k]
+	if q == nil {
+		q = &quiet{}
+		h.told[k] = q
+	}
+	q.count++
+	at := h.opt.Now()
+	if at.Sub(q.told) < quietFor {
+		return q.count, false
+	}
+	count = q.count
+	q.count, q.told = 0, at
+	return count, true
 }
 
 // refuse answers a request that is not forwarded. unread says that its body was not

@@ -13,7 +13,6 @@ const (
 	CountLag   = time.Second            // the same for counts (broker §13)
 	maxDrafts  = 64                     // of one commit
 	againAfter = 250 * time.Millisecond // what could not be written is tried again
-	maxTries   = 40                     // of a settled row, about ten seconds; then its row stays reserved and is interrupted at the next start
 )
 
 // Journal is the one writer of a Ledger: it gathers what several requests want

@@ -37,8 +37,9 @@ type call struct {
 	grant     Grant
 	token     string // the capability
 	operation string
-	unread    bool // the body was not read to its end
-	closed    bool // the grant turned out to serve no more
+	unread    bool   // the body was not read to its end
+	closed    bool   // the grant turned out to serve no more
+	trouble   string // with the provider, for the log
 
 	doc        Document
 	credential Credential
@@ -61,6 +62,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.door.use(r.Context(), c.grant.ID)
 	defer h.door.use(r.Context(), "")
 	if c.operation = c.target(); c.operation == "" {
+		h.tellRefused(c.grant.ID, Target)
 		h.refuse(w, Target, c.unread)
 		return
 	}
@@ -90,6 +92,7 @@ func (c *call) serve() (cut bool) {
 		if context.Cause(c.ctx) == errGrantClosed {
 			return true
 		}
+		c.h.tellRefused(c.grant.ID, refusal)
 		c.h.refuse(c.w, refusal, c.unread || c.closed)
 		return false
 	}

@@ -527,6 +527,12 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
+	w.post("/responses", "{") // of each kind, one line of the log
+	for _, code := range []string{"body", "target", "binding_mismatch", "encoding", "size"} {
+		if n := strings.Count(w.logs.String(), "requests of a grant are refused\" grant_id=bg_1 code="+code+" "); n != 1 {
+			t.Errorf("%d lines of the log say %s", n, code)
+		}
+	}
 	want := map[int]bool{400: true, 401: true, 403: true, 413: true, 415: true, 429: true, 502: true, 503: true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("statuses (-want +got):\n%s", diff)

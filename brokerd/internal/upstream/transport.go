@@ -67,6 +67,8 @@ var neverPassed = []string{
 	"Authorization", "Chatgpt-Account-Id", "Host", "Cookie", "Openai-Organization", "Openai-Project", "X-Api-Key",
 	"Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Forwarded", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding",
 	"Upgrade", "User-Agent",
+	// With one of these net/http asks again by itself, behind the back of the budget.
+	"Idempotency-Key", "X-Idempotency-Key",
 }
 
 var neverPrefixes = []string{"Proxy-", "X-Forwarded-"}
