@@ -15,7 +15,8 @@ import (
 
 // forbid refuses observed mounts that overlap a forbidden root (worker §8): by
 // path, by the device and inode of every directory above, and by the place in the
-// file system behind a bind mount, so that no alias of a directory gets by.
+// file system behind a bind mount, so that no alias of a directory gets by. What is
+// mounted somewhere below a source comes along into the container, so it counts too.
 func forbid(mounts []Mount, roots []ForbiddenRoot) error {
 	if len(roots) == 0 {
 		return nil
@@ -30,24 +31,36 @@ func forbid(mounts []Mount, roots []ForbiddenRoot) error {
 			return fault.New(fault.ForbiddenMount, "check mounts against a %s root: %w", root.Kind, err).With("kind", root.Kind)
 		}
 		for _, m := range mounts {
-			s, err := locate(m.Source, table)
-			if err != nil {
-				return fault.New(fault.ForbiddenMount, "check mount %s against a %s root: %w", m.Destination, root.Kind, err).With("kind", root.Kind)
+			for _, source := range append([]string{m.Source}, below(m.Source, table)...) {
+				s, err := locate(source, table)
+				if err != nil {
+					return fault.New(fault.ForbiddenMount, "check mount %s against a %s root: %w", m.Destination, root.Kind, err).With("kind", root.Kind)
+				}
+				what := ""
+				switch {
+				case s.inside(r):
+					what = "worker mounted a forbidden root"
+				case r.inside(s):
+					what = "worker mounted an ancestor of a forbidden root"
+				default:
+					continue
+				}
+				return fault.New(fault.ForbiddenMount, "check mount %s: %s (%s)", m.Destination, what, root.Kind).
+					With("kind", root.Kind).WithHint("the container was removed unstarted; give the worker a directory apart from it")
 			}
-			what := ""
-			switch {
-			case s.inside(r):
-				what = "worker mounted a forbidden root"
-			case r.inside(s):
-				what = "worker mounted an ancestor of a forbidden root"
-			default:
-				continue
-			}
-			return fault.New(fault.ForbiddenMount, "check mount %s: %s (%s)", m.Destination, what, root.Kind).
-				With("kind", root.Kind).WithHint("the container was removed unstarted; give the worker a directory apart from it")
 		}
 	}
 	return nil
+}
+
+// below gives the places inside a directory at which something else is mounted.
+func below(dir string, table []mounted) (places []string) {
+	for _, m := range table {
+		if m.at != dir && within(m.at, dir) {
+			places = append(places, m.at)
+		}
+	}
+	return places
 }
 
 // location is all that tells where a path is.

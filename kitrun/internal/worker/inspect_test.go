@@ -3,7 +3,6 @@ package worker_test
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -267,27 +266,34 @@ func TestRun_Inventory(t *testing.T) {
 //
 // Proves worker 17.11
 func TestRun_ForbiddenAlias(t *testing.T) {
-	for _, tc := range []struct{ name, from, root string }{
-		{"an alias of the root", "secret", "secret"},
-		{"an alias of a part of it", "secret/part", "secret"},
-		{"an alias of what holds it", "secret", "secret/part"},
+	for _, tc := range []struct{ name, from, root, source string }{
+		{"an alias of the root", "secret", "secret", "alias"},
+		{"an alias of a part of it", "secret/part", "secret", "alias"},
+		{"an alias of what holds it", "secret", "secret/part", "alias"},
+		{"an alias inside the source", "secret", "secret", "tree"},
+		{"an alias of a part of it inside the source", "secret/part", "secret", "tree"},
+		{"an alias of what holds it inside the source", "secret", "secret/part", "tree"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, f := newFake(t)
 			mkdir(r, r.path("secret/part/deep"))
-			mkdir(r, r.path("alias"))
-			if err := unix.Mount(r.path(tc.from), r.path("alias"), "", unix.MS_BIND, ""); err != nil {
+			at := r.path("alias")
+			if tc.source == "tree" {
+				at = r.path("tree/deep/alias")
+			}
+			mkdir(r, at)
+			if err := unix.Mount(r.path(tc.from), at, "", unix.MS_BIND, ""); err != nil {
 				if errors.Is(err, unix.EPERM) {
 					t.Skipf("this user may not mount: %v", err)
 				}
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := unix.Unmount(r.path("alias"), 0); err != nil {
+				if err := unix.Unmount(at, 0); err != nil {
 					t.Error(err)
 				}
 			})
-			r.opts.SourceRoot = filepath.Join(r.path("alias"))
+			r.opts.SourceRoot = r.path(tc.source)
 			forbid("controller", r.path(tc.root))(r)
 			r.refused("forbidden_mount:controller")
 			f.neverStarted()
