@@ -33,6 +33,8 @@ var scans = []string{
 	"USING COVERING INDEX interaction_open",
 	"USING INDEX worker_run_open",
 	"USING INDEX kit_run_open",
+	"USING INDEX one_live_attempt",
+	"USING INDEX workspace_lease_open",
 	"USING INDEX broker_grant_open",
 	"USING INDEX broker_endpoint_live",
 	"USING COVERING INDEX broker_endpoint_live",

@@ -51,7 +51,11 @@
 // offer_consumed, callback_claimed, callback_started, callback_settled,
 // budget_prepared, grant_activated, request_reserved, request_settled,
 // grant_closing, grant_closed,
-// worker_admitted, worker_created, worker_running, worker_ended.
+// worker_admitted, worker_created, worker_running, worker_ended,
+// kit_run_begun, kit_run_running, kit_run_ended,
+// attempt_begun, attempt_launching, shim_recorded, daemon_recorded, attempt_ready,
+// stop_requested, attempt_stopping, attempt_ended, attempt_purged,
+// lease_acquired, lease_releasing, lease_released.
 package store
 
 import (
