@@ -16,7 +16,7 @@ import (
 // Bounds of native commands.
 const (
 	cardWait    = 5 * time.Second        // for a new status card after Enter
-	dismissWait = 2 * time.Second        // for the composer behind a panel
+	dismissWait = 10 * time.Second       // for the composer behind a panel: a busy machine paints late
 	cardPoll    = 40 * time.Millisecond  // between looks
 	quietGap    = 250 * time.Millisecond // two equal looks behind a thread switch
 )
