@@ -66,7 +66,8 @@ func openArtifacts(dir, invocationID string) (*artifacts, error) {
 
 func (a *artifacts) Close() error { return a.dir.Close() }
 
-// keep writes one file, once, and gives the digest of its bytes.
+// keep writes one file, once, and gives the digest of its bytes. It has its name only
+// when it is whole and on disk, so that no crash leaves half of one.
 func (a *artifacts) keep(suffix string, from io.Reader) (digest string, err error) {
 	name := a.name + suffix
 	defer func() {
@@ -74,7 +75,8 @@ func (a *artifacts) keep(suffix string, from io.Reader) (digest string, err erro
 			err = fault.New(fault.ReceiptUnwritten, "write %s: %w", name, bare(err))
 		}
 	}()
-	fd, err := unix.Openat(int(a.dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
+	dir, part := int(a.dir.Fd()), "."+name
+	fd, err := unix.Openat(dir, part, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
 	if err != nil {
 		return "", err
 	}
@@ -86,8 +88,16 @@ func (a *artifacts) keep(suffix string, from io.Reader) (digest string, err erro
 	if err == nil {
 		err = f.Sync()
 	}
+	if err == nil {
+		err = unix.Renameat2(dir, part, dir, name, unix.RENAME_NOREPLACE)
+	}
+	if errors.Is(err, unix.EINVAL) { // a file system that cannot do that
+		if err = unix.Linkat(dir, part, dir, name, 0); err == nil {
+			err = unix.Unlinkat(dir, part, 0)
+		}
+	}
 	if err != nil { // half a file proves nothing, and the receipt may need the room
-		_ = unix.Unlinkat(int(a.dir.Fd()), name, 0)
+		_ = unix.Unlinkat(dir, part, 0)
 		return "", err
 	}
 	a.made = append(a.made, name)

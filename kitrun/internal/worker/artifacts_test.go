@@ -3,12 +3,63 @@ package worker_test
 import (
 	"bytes"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"drawbridge/kitrun/internal/worker"
+	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
 )
+
+// A file has its name only when it is whole; one that cannot be finished leaves nothing.
+func TestKeep(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (names []string) {
+		t.Helper()
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	meanwhile := readerFunc(func([]byte) (int, error) {
+		if slices.Contains(names(), "id.receipt.json") {
+			t.Error("half a receipt passes for one")
+		}
+		return 0, io.EOF
+	})
+	if _, err := worker.Keep(dir, "id", ".receipt.json", io.MultiReader(strings.NewReader("{}"), meanwhile)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"id.receipt.json"}
+	if diff := cmp.Diff(want, names()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := worker.Keep(dir, "id", ".receipt.json", strings.NewReader("other")); !fault.Is(err, fault.OutputExists) {
+		t.Errorf("a second one: %v", err)
+	}
+	fails := readerFunc(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
+	if _, err := worker.Keep(dir, "id-2", ".receipt.json", fails); !fault.Is(err, fault.ReceiptUnwritten) {
+		t.Errorf("one that cannot be finished: %v", err)
+	}
+	if diff := cmp.Diff(want, names()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // Output is kept up to its bound, wherever it is cut, and without the capability.
 func TestCapture(t *testing.T) {

@@ -39,6 +39,16 @@ func SpecOf(o Options, d Deps) (Spec, error) {
 	return j.spec("STORE", network{name: NetworkNone, hosts: []string{hostName + ":127.0.0.1"}, entry: "exec "}), nil
 }
 
+// Keep writes one file of an invocation into a directory.
+func Keep(dir, invocation, suffix string, from io.Reader) (digest string, err error) {
+	a, err := openArtifacts(dir, invocation)
+	if err != nil {
+		return "", err
+	}
+	defer a.Close()
+	return a.keep(suffix, from)
+}
+
 // Capture is capture.
 type Capture struct{ *capture }
 

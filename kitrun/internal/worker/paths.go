@@ -123,6 +123,19 @@ func unsafeDir(dir string, writes bool, d Deps) string {
 	return ""
 }
 
+// realSources refuses a mount whose source is not at its real place any more. What was
+// checked may have been exchanged since, by a preparation or by another worker that may
+// write above it, and the engine would follow a link.
+func realSources(mounts []Mount) error {
+	for _, m := range mounts {
+		if real, err := filepath.EvalSymlinks(m.Source); err != nil || real != m.Source {
+			return fault.New(fault.MountUnsafe, "check mount %s: its source was exchanged after it was checked", m.Destination).
+				WithHint("the container was removed unstarted; nothing may move or link the directories of a worker while it is made")
+		}
+	}
+	return nil
+}
+
 // spellings gives a path as it is and as it really is; nothing for "".
 func spellings(path string) []string {
 	if path == "" {

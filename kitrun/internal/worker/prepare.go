@@ -66,7 +66,7 @@ func prepare(ctx context.Context, call func(context.Context, PrepareInput) error
 	}
 	if err != nil {
 		return fault.New(fault.PrepareFailed, "prepare the workspace of run %s: %w", in.RunID, err).
-			WithHint("the container was not made; look at the output of the preparation's program")
+			WithHint("the container was not made; run the preparation's program by hand, with its input as JSON on stdin, to see what it says")
 	}
 	return nil
 }

@@ -199,6 +199,9 @@ func (r *run) create(ctx context.Context) (err error) {
 	if err := differs(r.seen, spec, r.id); err != nil {
 		return err
 	}
+	if err := realSources(r.seen.Mounts); err != nil {
+		return err
+	}
 	if err := forbid(r.seen.Mounts, r.forbidden); err != nil {
 		return err
 	}

@@ -128,6 +128,20 @@ func TestRun_Prepare(t *testing.T) {
 		r.refused("storage_admission_refused:" + storage.OverFile)
 		f.nothingMade()
 	})
+	t.Run("a mount that it exchanged refuses", func(t *testing.T) {
+		for _, dir := range []string{"source", "overlay"} {
+			r, f := newFake(t)
+			mkdir(r, r.path("secret"))
+			mkdir(r, r.path("overlay"))
+			r.opts.Setup = &worker.Setup{Prepare: func(context.Context, worker.PrepareInput) error {
+				return errors.Join(os.Rename(r.path(dir), r.path("moved")), os.Symlink(r.path("secret"), r.path(dir)))
+			}}
+			addOverlay(r, r.path("overlay"), "/workspace/overlay")
+			r.refused("mount_unsafe")
+			f.neverStarted()
+			r.gone()
+		}
+	})
 	t.Run("its error refuses", func(t *testing.T) {
 		r, f := newFake(t)
 		r.opts.Setup = &worker.Setup{Prepare: func(context.Context, worker.PrepareInput) error { return errors.New("no") }}
