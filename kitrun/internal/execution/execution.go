@@ -123,16 +123,22 @@ type run struct {
 // Execute runs a kit to its end. The error has a code; a result that is no success
 // is no error.
 func (h *Host) Execute(ctx context.Context, o Options) (Outcome, error) {
-	if h.Log == nil {
-		h.Log = slog.New(slog.DiscardHandler)
+	return h.withDefaults().execute(ctx, o, 1)
+}
+
+// withDefaults gives a copy that is complete.
+func (h *Host) withDefaults() *Host {
+	c := *h
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if h.NewID == nil {
-		h.NewID = uuid.NewString
+	if c.NewID == nil {
+		c.NewID = uuid.NewString
 	}
-	if h.Environ == nil {
-		h.Environ = os.Environ()
+	if c.Environ == nil {
+		c.Environ = os.Environ()
 	}
-	return h.execute(ctx, o, 1)
+	return &c
 }
 
 func (h *Host) execute(ctx context.Context, o Options, depth int) (Outcome, error) {
@@ -141,7 +147,7 @@ func (h *Host) execute(ctx context.Context, o Options, depth int) (Outcome, erro
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := h.Recover(ctx); err != nil {
+	if err := h.recover(ctx); err != nil {
 		h.Log.Warn("what an earlier run left is not cleaned up", "err", err)
 	}
 	support := filepath.Join(h.RuntimeDir, supportName)

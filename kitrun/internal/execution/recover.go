@@ -26,7 +26,9 @@ const (
 
 // Recover ends what killed kitruns left on this Store: the process group of a run,
 // its containers, its grants. Rows whose holder may live are left alone.
-func (h *Host) Recover(ctx context.Context) error {
+func (h *Host) Recover(ctx context.Context) error { return h.withDefaults().recover(ctx) }
+
+func (h *Host) recover(ctx context.Context) error {
 	rows, err := h.Store.OpenKitRuns(ctx)
 	if err != nil {
 		return err
