@@ -114,6 +114,8 @@ var roles = map[string]func(dir string, args []string, wait func()) error{
 	"claimed":  roleClaimed,
 	"rawunits": roleRawUnits,
 	"units":    roleUnits,
+
+	"stationstop": roleStationStop,
 }
 
 func childStore(dir string) (*store.Store, error) {

@@ -58,9 +58,16 @@ func scanTicket(r scanner) (k Ticket, err error) {
 	var methods string
 	err = r.Scan(&k.ID, &hash, &k.Issuer, &k.PrincipalID, &k.Org, &k.Owner, &k.StationID, &k.Attempt, &k.LeaseID, &k.Prefix,
 		&methods, &k.MaxUses, &k.Uses, &k.IssuedAt, &k.ExpiresAt, &k.RevokedAt, &k.RevokedReason)
-	copy(k.SecretSHA256[:], hash)
-	k.Methods = strings.Fields(methods)
+	k.fill(hash, methods)
 	return k, err
+}
+
+// fill sets what a row has in another form.
+func (k *Ticket) fill(hash []byte, methods string) {
+	copy(k.SecretSHA256[:], hash)
+	if methods != "" {
+		k.Methods = strings.Fields(methods)
+	}
 }
 
 const ticketRevoke = `
