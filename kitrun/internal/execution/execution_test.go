@@ -233,7 +233,7 @@ func TestExecute_ShimVerifies(t *testing.T) {
 			import fs from 'node:fs';
 			const tried = (f) => { try { return f(); } catch (error) { return error.code; } };
 			export function run() {
-				const dest = process.env.TEST_DIR + '/work/dest';
+				const dest = process.env.TEST_DIR + '/there/dest';
 				const copies = dest + '/../copy';
 				fs.cpSync(dest, copies, { recursive: true });
 				const copy = copies + '/kits/local/repositories/sample/';
@@ -281,7 +281,7 @@ func TestExecute_Nested(t *testing.T) {
 	w := newWorld(t, `
 		import { executeInstalledKit } from '@kontourai/flow-agents/kit-execution';
 		export async function run({ requestFile, controllerRoot, executionOwner }) {
-			const deeper = await executeInstalledKit({ kitId: 'sample', dest: process.env.TEST_DIR + '/work/dest', requestFile, controllerRoot })
+			const deeper = await executeInstalledKit({ kitId: 'sample', dest: process.env.TEST_DIR + '/there/dest', requestFile, controllerRoot })
 				.catch((error) => error.message);
 			return { status: 'completed', owner: executionOwner, deeper };
 		}`)
@@ -307,7 +307,7 @@ func TestExecute_NestedCancelled(t *testing.T) {
 				return new Promise((resolve) => signal.addEventListener('abort', () => resolve({ status: 'cancelled' })));
 			}
 			fs.writeFileSync(dir + '/outer', '');
-			return executeInstalledKit({ kitId: 'sample', dest: dir + '/work/dest', requestFile, controllerRoot });
+			return executeInstalledKit({ kitId: 'sample', dest: dir + '/there/dest', requestFile, controllerRoot });
 		}`)
 	w.write("request.json", `{"schema":"kontour.kit.execution_request","version":"1.0","kit_id":"sample"}`)
 	ctx, cancel := context.WithCancel(t.Context())

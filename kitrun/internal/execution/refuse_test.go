@@ -23,7 +23,7 @@ const ran = `
 // registry changes the registry of the destination.
 func (w *world) registry(change func(kits []any) []any) {
 	w.Helper()
-	const name = "work/dest/kits/local/installed-kits.json"
+	const name = "there/dest/kits/local/installed-kits.json"
 	data, err := os.ReadFile(w.path(name))
 	var doc map[string]any
 	if err != nil || json.Unmarshal(data, &doc) != nil {

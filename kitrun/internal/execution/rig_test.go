@@ -45,7 +45,7 @@ func newWorld(t *testing.T, text string, more ...string) *world {
 	t.Helper()
 	testkit.Need(t, "node")
 	w := &world{T: t, dir: testkit.StoreDir(t)}
-	for _, name := range []string{"source", "work", "work/dest"} {
+	for _, name := range []string{"source", "there", "there/dest"} {
 		if err := os.Mkdir(w.path(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func newWorld(t *testing.T, text string, more ...string) *world {
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "TEST_DIR=" + w.dir},
 	}
 	w.opt = execution.Options{
-		KitID: "sample", Dest: w.path("work/dest"), RequestFile: w.path("request.json"), ControllerRoot: w.path("controller"), Env: []string{"TEST_DIR"},
+		KitID: "sample", Dest: w.path("there/dest"), RequestFile: w.path("request.json"), ControllerRoot: w.path("controller"), Env: []string{"TEST_DIR"},
 	}
 	w.request = map[string]any{"schema": "kontour.kit.execution_request", "version": "1.0", "kit_id": "sample"}
 	return w
@@ -86,11 +86,11 @@ func (w *world) write(name, text string) {
 }
 
 // copied is a file of the installed copy.
-func (w *world) copied(name string) string { return "work/dest/kits/local/repositories/sample/" + name }
+func (w *world) copied(name string) string { return "there/dest/kits/local/repositories/sample/" + name }
 
 func (w *world) install() {
 	w.Helper()
-	if _, err := new(kit.Keeper).Install(w.Context(), kit.InstallOptions{Source: w.path("source"), Dest: w.path("work/dest")}); err != nil {
+	if _, err := new(kit.Keeper).Install(w.Context(), kit.InstallOptions{Source: w.path("source"), Dest: w.path("there/dest")}); err != nil {
 		w.Fatal(err)
 	}
 }
