@@ -61,8 +61,10 @@ func (b *Broker) end(ctx context.Context, id, reason string) (g store.Grant, end
 	if left := b.handler.Close(handlers, id); left > 0 {
 		b.log.Error("requests of a closed grant do not end", "grant_id", id, "count", left)
 	}
+	// Rows that are not written yet would become aborted_by_close, and what they cost
+	// would be lost: the grant stays closing until they are.
 	if err := b.journal.Flush(ctx); err != nil {
-		b.log.Warn("write the last rows of a grant", "grant_id", id, "err", err)
+		return g, false, err
 	}
 	g, err = b.opt.Store.FinishClose(ctx, b.lease, id)
 	return g, err == nil, err

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -55,6 +56,36 @@ func (v Vault) Bytes(path string) []byte {
 func Anchor(storeID string, b store.Budget) (content []byte, write, check func() error, err error) {
 	a, err := anchorOf(storeID, b)
 	return a.want, a.write, a.check, err
+}
+
+// WithFailingJournal gives a Broker that does not run, and its journal, of which the
+// first commits fail.
+func WithFailingJournal(s *store.Store, l *store.Lease, failures int) (*Broker, *upstream.Journal, error) {
+	log := slog.New(slog.DiscardHandler)
+	b, err := New(Options{Store: s, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	b.lease, b.journal = l, upstream.NewJournal(&failing{ledger{b}, failures}, log)
+	return b, b.journal, nil
+}
+
+type failing struct {
+	upstream.Ledger
+	left int
+}
+
+func (f *failing) Commit(ctx context.Context, b upstream.Batch) ([]upstream.Answer, error) {
+	if f.left > 0 {
+		f.left--
+		return nil, errors.New("the disk is full")
+	}
+	return f.Ledger.Commit(ctx, b)
+}
+
+// End is end.
+func (b *Broker) End(ctx context.Context, id, reason string) (g store.Grant, ended bool, err error) {
+	return b.end(ctx, id, reason)
 }
 
 // Decide gives the address that auto takes; "" for all interfaces.

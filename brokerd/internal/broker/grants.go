@@ -25,8 +25,9 @@ func (b *Broker) pass(ctx context.Context) error {
 		}
 		switch {
 		case g.State == store.GrantRequested && reason != "":
-			_, err = b.opt.Store.WithdrawGrant(ctx, b.lease, g.ID, reason)
-			b.log.Info("grant withdrawn", "grant_id", g.ID, "reason", reason)
+			if _, err = b.opt.Store.WithdrawGrant(ctx, b.lease, g.ID, reason); err == nil {
+				b.log.Info("grant withdrawn", "grant_id", g.ID, "reason", reason)
+			}
 		case g.State == store.GrantRequested:
 			err = b.takeUp(ctx, g)
 		case reason != "" || g.State == store.GrantClosing:
