@@ -136,6 +136,21 @@ func (n Network) Check(isLocal func(netip.Addr) bool) error {
 	return nil
 }
 
+// LocalIn gives this machine's address in a network, the zero address when it has none.
+// Of its default bridge an engine names the gateway only when it was told one.
+func LocalIn(subnet netip.Prefix) netip.Addr {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil || !subnet.IsValid() {
+		return netip.Addr{}
+	}
+	for _, have := range addrs {
+		if p, err := netip.ParsePrefix(have.String()); err == nil && subnet.Contains(p.Addr()) {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
 // IsLocal reports whether an interface of this machine has the address.
 func IsLocal(a netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()

@@ -172,10 +172,10 @@ func (ls listeners) decide(ctx context.Context) (netip.Addr, string) {
 	}
 	ls.opt.Log.Warn("no network of the workers", "network", ls.opt.Network, "err", err)
 	n, ok, err := e.Network(ctx, "bridge")
-	if err != nil || !ok || !n.Gateway.IsValid() || !workernet.IsLocal(n.Gateway) {
-		return netip.Addr{}, "no gateway of the container engine is an address of this machine"
+	if gateway := workernet.LocalIn(n.Subnet); err == nil && ok && gateway.IsValid() {
+		return gateway, "gateway of the default bridge"
 	}
-	return n.Gateway, "gateway of the default bridge"
+	return netip.Addr{}, "no gateway of the container engine is an address of this machine"
 }
 
 // workers ensures the network of the workers under its lease.

@@ -122,7 +122,8 @@ func TestDecide(t *testing.T) {
 		"foreign":       {&engine{info: native, networks: []any{bridge, network("n", "127.0.0.0/8", "127.0.0.1", map[string]any{"Labels": nil})}}, "", "127.0.0.1", "gateway of the default bridge"},
 		"twice":         {&engine{info: native, networks: []any{bridge, network("n", "127.0.0.0/8", "127.0.0.1", nil), network("n", "127.0.0.0/8", "127.0.0.1", nil)}}, "", "127.0.0.1", "gateway of the default bridge"},
 		"not ours":      {&engine{info: native, networks: []any{bridge, network("n", "192.0.2.0/24", "192.0.2.99", nil)}}, "", "127.0.0.1", "gateway of the default bridge"},
-		"nothing local": {&engine{info: native, create: 500, networks: []any{network("bridge", "192.0.2.0/24", "192.0.2.99", nil)}}, "", "", "no gateway of the container engine is an address of this machine"},
+		"not named":     {&engine{info: native, create: 500, networks: []any{network("bridge", "127.0.0.0/8", "", nil)}}, "", "127.0.0.1", "gateway of the default bridge"},
+		"nothing local": {&engine{info: native, create: 500, networks: []any{network("bridge", "240.0.0.0/24", "240.0.0.1", nil)}}, "", "", "no gateway of the container engine is an address of this machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := store.Open(t.Context(), store.Options{Dir: testkit.StoreDir(t), Program: "test"})

@@ -2,13 +2,13 @@ package lender
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"strings"
 
 	"drawbridge/kitrun/internal/worker"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
+	"drawbridge/shared/workernet"
 )
 
 // everywhere is how a broker's address begins that listens on all interfaces.
@@ -55,7 +55,7 @@ func ReachOf(ctx context.Context, d worker.Deps, mode, socket string) (Reach, er
 		if err != nil {
 			return r, fault.New(fault.DockerUnavailable, "look at the engine's default bridge: %w", err)
 		}
-		if gateway := localIn(n.Subnet); ok && gateway.IsValid() {
+		if gateway := workernet.LocalIn(n.Subnet); ok && gateway.IsValid() {
 			r.CIDR, r.gateway, r.Listen = n.Subnet.String(), gateway, []string{gateway.String()}
 		}
 	case mode == worker.NetworkSocket:
@@ -65,21 +65,6 @@ func ReachOf(ctx context.Context, d worker.Deps, mode, socket string) (Reach, er
 		r.Listen = append(r.Listen, "unix:"+socket)
 	}
 	return r, nil
-}
-
-// localIn gives this machine's address in a network; the engine names the gateway
-// of its default bridge only when it was told one.
-func localIn(subnet netip.Prefix) netip.Addr {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil || !subnet.IsValid() {
-		return netip.Addr{}
-	}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && subnet.Contains(p.Addr()) {
-			return p.Addr()
-		}
-	}
-	return netip.Addr{}
 }
 
 // Check refuses a loan at a broker that the worker would not reach: one that
