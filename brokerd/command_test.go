@@ -126,6 +126,30 @@ func TestCommands_GrantWithoutBrokerd(t *testing.T) {
 	(lent{all[0], "", w}).becomes(store.GrantClosed)
 }
 
+// A grant whose capability could not be shown is withdrawn: nobody has it.
+func TestCommands_GrantNotShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var said strings.Builder
+	if status := run(t.Context(), []string{"grant", "-auth-file", w.auth, "-model", model, "-store-dir", w.dir, "-run", "r"}, full, &said); status == 0 {
+		t.Errorf("status 0, said %q", said.String())
+	}
+	all, err := w.GrantsOfRun(t.Context(), "r")
+	if err != nil || len(all) != 1 || all[0].CloseReason != "not_taken_out" {
+		t.Fatalf("got %+v, %v", all, err)
+	}
+	(lent{all[0], "", w}).becomes(store.GrantClosed)
+	if out, status := w.brokerd("revoke", "-run", "r"); status != 0 || out != "no grant is open that this names\n" {
+		t.Errorf("revoke of what has ended: %d, %q", status, out)
+	}
+}
+
 // Mistakes of the command line, by status. Proves broker 18.27 for hosts that are not
 // loopback, and 18.26 for flags and the environment.
 func TestCommands_Refused(t *testing.T) {

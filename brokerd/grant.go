@@ -126,15 +126,24 @@ func (f *grantFlags) take(ctx context.Context, db *store.Store, path string, std
 	}
 	id := g.ID
 	if g, err = db.AwaitGrant(ctx, id, store.GrantWait); err != nil {
-		if _, closeErr := db.RequestClose(context.WithoutCancel(ctx), id, "not_taken_out"); closeErr != nil {
-			return fmt.Errorf("%w (and it could not be withdrawn: %s)", err, closeErr)
-		}
-		return err
+		return withdraw(ctx, db, id, err)
 	}
-	return printJSON(stdout, strictjson.Object{
+	err = printJSON(stdout, strictjson.Object{
 		{Name: "base_url", Value: g.BaseURL}, {Name: "capability", Value: capability.Reveal()}, {Name: "model", Value: g.Request.Model},
 		{Name: "grant_id", Value: g.ID}, {Name: "transport_mode", Value: g.TransportMode}, {Name: "expires_at", Value: g.ExpiresAt},
 	})
+	if err != nil { // nobody has seen the capability
+		return withdraw(ctx, db, id, fmt.Errorf("print grant %s: %w", id, err))
+	}
+	return nil
+}
+
+// withdraw asks for the end of a grant whose capability nobody has, because of err.
+func withdraw(ctx context.Context, db *store.Store, id string, err error) error {
+	if _, closeErr := db.RequestClose(context.WithoutCancel(ctx), id, "not_taken_out"); closeErr != nil {
+		return fmt.Errorf("%w (and it could not be withdrawn: %s)", err, closeErr)
+	}
+	return err
 }
 
 func revokeCommand(stdout io.Writer) *service.Command {
@@ -176,6 +185,10 @@ func revoke(ctx context.Context, db *store.Store, ids []string, run string, stdo
 	if len(ids) == 0 {
 		var err error
 		if ids, err = openGrants(ctx, db, run); err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			_, err = fmt.Fprintln(stdout, "no grant is open that this names")
 			return err
 		}
 	}
