@@ -137,10 +137,15 @@ func newFigure(name, unit string, n int, ours, base float64) Figure {
 	return Figure{Name: name, Ours: round(ours), Base: round(base), Ratio: round(ours / base), Unit: unit, N: n}
 }
 
-// ratioMost, ratioLeast and oursMost give the figure its bound.
+// ratioMost, ratioLeast, oursMost and addedMost give the figure its bound.
 func (f Figure) ratioMost(limit float64) Figure  { return f.bounded("ratio", f.Ratio, "<=", limit) }
 func (f Figure) ratioLeast(limit float64) Figure { return f.bounded("ratio", f.Ratio, ">=", limit) }
 func (f Figure) oursMost(limit float64) Figure   { return f.bounded("ours", f.Ours, "<=", limit) }
+
+// addedMost bounds what ours takes beyond the baseline.
+func (f Figure) addedMost(limit float64) Figure {
+	return f.bounded("ours - base", f.Ours-f.Base, "<=", limit)
+}
 
 func (f Figure) bounded(what string, value float64, sign string, limit float64) Figure {
 	f.Bound = fmt.Sprintf("%s %s %g", what, sign, limit)
