@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -89,6 +90,16 @@ func TestFirewall(t *testing.T) {
 	want("apply", applied, "-P INPUT ACCEPT\n-N DRAWBRIDGE-WORKERS\n-A INPUT -i br-one -j DRAWBRIDGE-WORKERS\n-A DRAWBRIDGE-WORKERS -j DROP\n")
 	run(append([]string{"apply"}, one...)...)
 	want("apply again", applied)
+	other := func(step string) {
+		t.Helper()
+		if out, err := exec.Command("iptables", step, "INPUT", "-p", "tcp", "--dport", "80", "-j", "ACCEPT").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	other("-I")
+	run(append([]string{"apply"}, one...)...)
+	want("apply when another rule is in front", strings.Replace(applied, "-A INPUT -p", "-A INPUT -p tcp -m tcp --dport 80 -j ACCEPT\n-A INPUT -p", 1))
+	other("-D")
 	run("apply", "--device", "br-two", "--gateway", "10.213.78.1", "--port", "1")
 	want("apply for another bridge", strings.NewReplacer("br-one", "br-two", "10.213.77.1", "10.213.78.1", "8787", "1").Replace(
 		strings.Replace(applied, "-A DRAWBRIDGE-WORKERS -d 10.213.77.1/32 -p tcp -m tcp --dport 9000 -j ACCEPT\n", "", 1)))
@@ -104,6 +115,23 @@ func TestFirewall(t *testing.T) {
 	want("the printed commands", applied)
 	run("remove")
 	want("remove what was printed", before[0], before[1])
+}
+
+// A firewall that cannot be changed is no success.
+func TestFirewall_Broken(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gets so far")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\necho no table >&2\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, args := range [][]string{{"apply", "-device", "br0", "-gateway", "10.0.0.1", "-port", "1"}, {"remove"}} {
+		if out, status := firewall(t, args...); status != 1 || !strings.Contains(out, "nothing was changed: no table") {
+			t.Errorf("%s: status %d, %q", args[0], status, out)
+		}
+	}
 }
 
 // Nothing that a shell or iptables would read as more than it is gets through.
