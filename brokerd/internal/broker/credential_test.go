@@ -228,6 +228,35 @@ func TestVault_Wiped(t *testing.T) {
 	}
 }
 
+// Two files with one secret: the log hides it until both are closed.
+func TestVault_SameSecret(t *testing.T) {
+	r := redact.New(redact.Options{})
+	v := broker.NewVault(time.Now, r)
+	one, two := write(t, `{"OPENAI_API_KEY":"`+key+`"}`), write(t, `{"OPENAI_API_KEY": "`+key+`"}`)
+	for _, path := range []string{one, two} {
+		if _, err := v.Open(path, "grant of "+path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.Close(one, "grant of "+one)
+	if got := r.Text("say " + key); strings.Contains(got, key) {
+		t.Errorf("the log would show it: %s", got)
+	}
+	if err := os.WriteFile(two, []byte(`{"OPENAI_API_KEY":"`+key+`-2"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, _, _, err := v.Get(two, "grant of "+two); err != nil || c.Secret.Reveal() != key+"-2" {
+		t.Fatalf("read again: %v", err)
+	}
+	if got := r.Text("say " + key + "-2"); strings.Contains(got, key) {
+		t.Errorf("the log would show the new one: %s", got)
+	}
+	v.Close(two, "grant of "+two)
+	if got := r.Text("say " + key); !strings.Contains(got, key) {
+		t.Error("the log still hides it")
+	}
+}
+
 // A file that is read again gives the new secret and overwrites the old one.
 func TestVault_ReadAgain(t *testing.T) {
 	v := broker.NewVault(time.Now, nil)

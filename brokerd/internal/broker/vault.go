@@ -89,16 +89,25 @@ func (v *vault) get(path, grantID string) (c upstream.Credential, kind string, c
 // replace puts a fresh reading in the place of the old one.
 func (v *vault) replace(l *lent, c *credential) {
 	old := l.credential
-	if v.redactor != nil && (old == nil || old.sum != c.sum) {
-		if old != nil {
-			v.redactor.Forget(string(old.secret))
-		}
+	if v.redactor != nil && (old == nil || !bytes.Equal(old.secret, c.secret)) {
 		v.redactor.Learn(string(c.secret))
 	}
 	l.credential = c
 	if old != nil {
-		old.wipe()
+		v.drop(old)
 	}
+}
+
+// drop overwrites a secret. The log goes on hiding it while another file has the same.
+func (v *vault) drop(c *credential) {
+	held := false
+	for _, l := range v.files {
+		held = held || bytes.Equal(l.secret, c.secret)
+	}
+	if v.redactor != nil && !held {
+		v.redactor.Forget(string(c.secret))
+	}
+	c.wipe()
 }
 
 // close ends a grant's use of a file; the last one overwrites the secret.
@@ -114,10 +123,7 @@ func (v *vault) close(path, grantID string) {
 		return
 	}
 	delete(v.files, path)
-	if v.redactor != nil {
-		v.redactor.Forget(string(l.secret))
-	}
-	l.wipe()
+	v.drop(l.credential)
 }
 
 // begins reports whether the secret of a file begins with a prefix.
