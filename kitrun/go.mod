@@ -2,12 +2,14 @@ module drawbridge/kitrun
 
 go 1.26.0
 
-require drawbridge/shared v0.0.0
+require (
+	drawbridge/shared v0.0.0
+	github.com/containerd/errdefs v1.0.0
+)
 
 require (
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/containerd/errdefs v1.0.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/log v0.2.0 // indirect
 	github.com/distribution/reference v0.6.0 // indirect

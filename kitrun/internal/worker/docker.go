@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/mount"
 	dockernet "github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
-	"github.com/docker/docker/errdefs"
 	"github.com/docker/docker/pkg/stdcopy"
 
 	"drawbridge/shared/fault"
@@ -86,7 +86,7 @@ func (d *docker) Image(ctx context.Context, ref string) (string, error) {
 	ctx, done := context.WithTimeout(ctx, callWait)
 	defer done()
 	i, err := d.c.ImageInspect(ctx, ref)
-	if errdefs.IsNotFound(err) {
+	if cerrdefs.IsNotFound(err) {
 		return "", errNoImage
 	}
 	return i.ID, err
@@ -122,7 +122,7 @@ func (d *docker) Inspect(ctx context.Context, id string) (Observed, error) {
 	ctx, done := context.WithTimeout(ctx, callWait)
 	defer done()
 	i, err := d.c.ContainerInspect(ctx, id)
-	if errdefs.IsNotFound(err) {
+	if cerrdefs.IsNotFound(err) {
 		return Observed{}, errNoContainer
 	}
 	if err != nil {
@@ -227,7 +227,7 @@ func (d *docker) Kill(ctx context.Context, id string) error {
 	ctx, done := context.WithTimeout(ctx, callWait)
 	defer done()
 	err := d.c.ContainerKill(ctx, id, "KILL")
-	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) { // gone, or not running
+	if cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) { // gone, or not running
 		return nil
 	}
 	return err
@@ -236,9 +236,9 @@ func (d *docker) Kill(ctx context.Context, id string) error {
 func (d *docker) Remove(ctx context.Context, id string) error {
 	err := d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
-	case errdefs.IsNotFound(err):
+	case cerrdefs.IsNotFound(err):
 		return errNoContainer
-	case errdefs.IsConflict(err): // another removes it just now
+	case cerrdefs.IsConflict(err): // another removes it just now
 		return nil
 	}
 	return err
@@ -304,7 +304,7 @@ func (d *docker) CreateNetwork(ctx context.Context, def workernet.Definition) (o
 	switch {
 	case err == nil:
 		return false, nil
-	case errdefs.IsConflict(err): // another program made it meanwhile: it is looked at next
+	case cerrdefs.IsConflict(err): // another program made it meanwhile: it is looked at next
 		return false, nil
 	case strings.Contains(err.Error(), "overlap"):
 		return true, err
