@@ -7,7 +7,8 @@
 // left running.
 //
 // demo worker shows the other job: a credential is lent to a real Codex in a locked
-// container, and then searched for everywhere.
+// container, and then searched for everywhere. demo kit installs the example kit and
+// runs it: it does the same by a kit's entry.
 package main
 
 import (
@@ -40,8 +41,13 @@ const (
 const wait = time.Minute
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "worker" {
-		os.Exit(workerMain(os.Args[2:]))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "worker":
+			os.Exit(workerMain(os.Args[2:]))
+		case "kit":
+			os.Exit(kitMain(os.Args[2:]))
+		}
 	}
 	bin := flag.String("bin", "bin", "directory of the built programs")
 	o := options{}
