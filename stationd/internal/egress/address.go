@@ -97,7 +97,7 @@ type policy struct {
 	models   []string
 	own      []netip.Addr
 	local    func() ([]netip.Addr, error)
-	internal []netip.AddrPort
+	internal map[netip.AddrPort]bool
 }
 
 // permits reports whether an address may be dialled. Metadata services and the
@@ -105,16 +105,19 @@ type policy struct {
 // are never permitted.
 func (p *policy) permits(to netip.AddrPort) bool {
 	a := to.Addr().Unmap()
-	if !a.IsValid() || a.Zone() != "" || slices.Contains(p.internal, netip.AddrPortFrom(a, to.Port())) {
+	if !a.IsValid() || a.Zone() != "" || p.internal[netip.AddrPortFrom(a, to.Port())] {
 		return false
 	}
-	exact := a.IsLoopback() || slices.Contains(metadata, a) || slices.Contains(p.own, a)
-	if !exact {
-		local, err := p.local()
-		if err != nil {
-			return false // not knowing is no permission
+	exact := slices.Contains(metadata, a) // only by an entry of its own
+	local, err := p.local()
+	if err != nil {
+		return false // not knowing is no permission
+	}
+	if a.IsLoopback() || slices.Contains(p.own, a) || slices.Contains(local, a) {
+		if p.internal[netip.AddrPortFrom(netip.IPv4Unspecified(), to.Port())] || p.internal[netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())] {
+			return false
 		}
-		exact = slices.Contains(local, a)
+		exact = true
 	}
 	denied, open := classOf(a)
 	if !denied && !exact {

@@ -77,16 +77,18 @@ func TestOwnAddressesAreDenied(t *testing.T) {
 	gate, broker := netip.MustParseAddrPort("127.0.0.1:8400"), netip.MustParseAddrPort("127.0.0.1:8787")
 	open := []egress.Private{
 		private("127.0.0.0/8", 443, 8400, 8787), private("93.184.216.0/24", 443), // too wide for a host's own
-		private("127.0.0.1/32", 8400, 8787, 9000),
+		private("127.0.0.1/32", 8400, 8787, 9000, 9001),
 	}
 	r := newRig(t, egress.Profile{Allow: []string{"a.test"}, Ports: []uint16{443, 8400, 8787, 9000}, Private: open}, func(o *egress.Options) {
-		o.Own, o.Internal = []netip.Addr{lease}, []netip.AddrPort{gate, broker}
+		o.Own = []netip.Addr{lease}
+		o.Internal = []netip.AddrPort{gate, broker, netip.MustParseAddrPort("0.0.0.0:9001")}
 	})
 	for at, want := range map[string]bool{
 		"93.184.216.99:443": false, // an interface of this host
 		"93.184.216.50:443": false, // of the lease host
 		"127.0.0.1:8400":    false, // the gate, in spite of an exact entry
 		"127.0.0.1:8787":    false, // the broker
+		"127.0.0.1:9001":    false, // what listens on all addresses
 		"127.0.0.2:443":     false, // loopback through a wide entry
 		"127.0.0.1:9000":    true,  // the exact entry and its port
 		"127.0.0.1:443":     false, // not its port

@@ -32,12 +32,10 @@ import (
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
+	"drawbridge/stationd/internal/wire"
 )
 
 const (
-	// ProxyAddress is where the shim listens inside the namespace.
-	ProxyAddress = "127.0.0.1:3128"
-
 	readHeaderWait = 10 * time.Second
 	keepAlive      = time.Minute
 	maxHeaders     = 32 << 10
@@ -66,7 +64,7 @@ func Enforceable(e Enforcement, accepted bool) error {
 
 // Variables are the settings that make a daemon's HTTP clients use the proxy.
 func Variables() map[string]string {
-	const proxy, direct = "http://" + ProxyAddress, "127.0.0.1,localhost,::1"
+	const proxy, direct = "http://" + wire.ProxyAddress, "127.0.0.1,localhost,::1"
 	return map[string]string{
 		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": direct,
 		"http_proxy": proxy, "https_proxy": proxy, "all_proxy": proxy, "no_proxy": direct,
@@ -84,7 +82,7 @@ type Options struct {
 	Enforcement Enforcement
 	Models      []string         // model destinations besides the built-in ones
 	Own         []netip.Addr     // addresses of the lease host, besides those of this one
-	Internal    []netip.AddrPort // gate, broker: denied whatever a profile says
+	Internal    []netip.AddrPort // gate, broker: denied whatever a profile says; 0.0.0.0 and :: are all of this host's
 	Redactor    *redact.Redactor // for names in the record; nil knows patterns only
 	Log         *slog.Logger     // nil discards
 
@@ -134,11 +132,17 @@ func New(opts Options) (*Proxy, error) {
 		opts: opts,
 		policy: policy{
 			profile: opts.Profile, models: append(builtInModels(), opts.Models...),
-			own: opts.Own, local: opts.Local, internal: opts.Internal,
+			local: opts.Local, internal: map[netip.AddrPort]bool{},
 		},
 		record: record{redactor: opts.Redactor, now: opts.Now},
 		open:   map[*tunnel]struct{}{},
 		tokens: float64(opts.Profile.Limits.NewPerSecond), filled: opts.Now(),
+	}
+	for _, a := range opts.Own {
+		p.policy.own = append(p.policy.own, a.Unmap())
+	}
+	for _, a := range opts.Internal {
+		p.policy.internal[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = true
 	}
 	if p.opts.Dial == nil {
 		p.opts.Dial = p.dial

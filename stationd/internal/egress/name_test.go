@@ -178,3 +178,27 @@ func FuzzRequestLine(f *testing.F) {
 		}
 	})
 }
+
+// The example of the documentation is a file that is read.
+func TestDocumentedProfiles(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "egress.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```json\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("docs/egress.md has no example")
+	}
+	if _, err := egress.Parse([]byte(example)); err != nil {
+		t.Error(err)
+	}
+	for _, code := range []egress.Code{
+		egress.BadTarget, egress.IPLiteral, egress.PortDenied, egress.NameDenied, egress.ModelDestination, egress.DNSFailed,
+		egress.AddressDenied, egress.Limit, egress.MethodRefused, egress.DialFailed, egress.Idle,
+	} {
+		if !strings.Contains(string(page), "`"+string(code)+"`") {
+			t.Errorf("docs/egress.md does not explain %s", code)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"drawbridge/shared/fault"
@@ -21,7 +22,7 @@ var placeholders = strings.NewReplacer("{port}", "", "{host}", "", "{workdir}", 
 // secret's name, of stationd's environment and of the spec, and further ones.
 // Tickets and principals' secrets are known by their form.
 func Known(environ []string, s Spec, more ...redact.Secret) []redact.Secret {
-	out := more
+	out := slices.Clip(more)
 	add := func(name, value string) {
 		if secretName(name) && len(value) >= redact.MinKnown {
 			out = append(out, redact.NewSecret(value))
