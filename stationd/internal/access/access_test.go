@@ -17,7 +17,7 @@ var ctx = context.Background()
 
 // world is a Store with a ready attempt of ann's, and the gate's view of it.
 type world struct {
-	t *testing.T
+	t testing.TB
 	*store.Store
 	access  *access.Access
 	main    *store.Lease
@@ -30,7 +30,7 @@ type world struct {
 	wall time.Time
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, people: map[string]store.Principal{}, secrets: map[string]gate.Digest{}, wall: time.UnixMilli(1_800_000_000_000)}
 	var err error
