@@ -135,7 +135,9 @@ func TestRun_Worker(t *testing.T) {
 	w.request["prompt"] = prompt("respond hello", "final done")
 	w.request["engine_sandbox"] = map[string]any{
 		"image": image, "worker_root": w.path("worker"), "artifact_root": w.path("artifacts"), "owner_id": "11111111-1111-4111-8111-111111111111",
-		"forbidden_mount_roots": []any{map[string]any{"kind": "hidden-oracle", "path": w.path("oracle")}},
+		"forbidden_mount_roots": []any{ // one that kitrun adds, too
+			map[string]any{"kind": "hidden-oracle", "path": w.path("oracle")}, map[string]any{"kind": "credentials", "path": w.path("auth.json")},
+		},
 	}
 	for _, dir := range []string{"artifacts", "oracle"} {
 		if err := os.Mkdir(w.path(dir), 0o700); err != nil {
@@ -191,6 +193,9 @@ func TestRun_Worker(t *testing.T) {
 	}
 	kinds := map[string]string{}
 	for _, f := range o.Forbidden {
+		if kinds[f.Path] != "" {
+			t.Errorf("%s stands twice", f.Path)
+		}
 		kinds[f.Path] = f.Kind
 	}
 	if diff := cmp.Diff(map[string]string{w.path("controller"): "controller", w.path("oracle"): "hidden-oracle", w.path("auth.json"): "credentials"}, kinds); diff != "" {

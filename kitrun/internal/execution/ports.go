@@ -3,6 +3,7 @@ package execution
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,7 +103,11 @@ func (p *ports) worker(ctx context.Context, peer *nodehost.Peer, params json.Raw
 		}
 	}
 	o.OwnerID = p.owner
-	o.ForbiddenRoots = append(o.ForbiddenRoots, p.forbidden()...)
+	for _, root := range p.forbidden() {
+		if !slices.Contains(o.ForbiddenRoots, root) { // a kit may name them itself
+			o.ForbiddenRoots = append(o.ForbiddenRoots, root)
+		}
+	}
 	if o.Network == worker.NetworkBridge && !p.AsRequested {
 		o.Network = "" // isolated, where the engine runs on this machine's kernel
 	}

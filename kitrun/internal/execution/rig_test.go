@@ -86,7 +86,9 @@ func (w *world) write(name, text string) {
 }
 
 // copied is a file of the installed copy.
-func (w *world) copied(name string) string { return "there/dest/kits/local/repositories/sample/" + name }
+func (w *world) copied(name string) string {
+	return "there/dest/kits/local/repositories/sample/" + name
+}
 
 func (w *world) install() {
 	w.Helper()
