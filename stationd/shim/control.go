@@ -246,7 +246,7 @@ func (s *shim) stats() *wire.Stats {
 		}
 		out.Processes++
 		if len(out.Names) < maxNames {
-			out.Names = append(out.Names, info.Comm)
+			out.Names = append(out.Names, listener.Program(pid))
 		}
 	}
 	for _, stream := range []string{wire.Stdout, wire.Stderr} {

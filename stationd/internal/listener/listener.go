@@ -119,13 +119,24 @@ func List() ([]wire.Listener, error) {
 		}
 		if pid := holders[r.Inode]; pid != 0 {
 			l.PID, l.Own = pid, pid == os.Getpid()
-			if info, err := process.Stat(pid); err == nil {
-				l.Program = info.Comm
-			}
+			l.Program = Program(pid)
 		}
 		out = append(out, l)
 	}
 	return out, nil
+}
+
+// Program is the name of the file that a process runs, else the short name that it
+// gave itself; a program executed through a descriptor is called by its number.
+func Program(pid int) string {
+	if exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe"); err == nil {
+		return filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
+	}
+	info, err := process.Stat(pid)
+	if err != nil {
+		return ""
+	}
+	return info.Comm
 }
 
 // owners finds a process for each socket; the lowest pid, where several hold it.

@@ -2,6 +2,8 @@ package supervise
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -67,6 +69,12 @@ func ownGroup(pid string) (string, error) {
 		}
 	}
 	return "", errors.New("not in a cgroup2 hierarchy")
+}
+
+// groupName is the same for every stationd that finds the runtime directory.
+func groupName(runtime string) string {
+	sum := sha256.Sum256([]byte(runtime))
+	return hex.EncodeToString(sum[:8])
 }
 
 // makeCgroup makes an attempt's group and opens it, for a child to be born in.

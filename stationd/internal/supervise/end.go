@@ -55,8 +55,7 @@ func (p *Process) End(ctx context.Context) (Cleanup, error) {
 	defer t.Stop()
 	for {
 		if out.Left, err = p.left(); err == nil && len(out.Left) == 0 {
-			<-p.done
-			p.watch.Wait()
+			p.reaped()
 			p.dropCgroup()
 			out.Took = time.Since(began)
 			return out, nil
@@ -71,6 +70,19 @@ func (p *Process) End(ctx context.Context) (Cleanup, error) {
 			return out, fault.New(fault.CleanupFailed, "prove that the shim's namespace is empty: %w", err)
 		}
 	}
+}
+
+// reaped waits for the shim's parent to have noticed its end: that is this process,
+// unless it was adopted.
+func (p *Process) reaped() {
+	select {
+	case <-p.done:
+	case <-p.alone:
+		if p.cmd != nil {
+			_ = p.cmd.Wait()
+		}
+	}
+	p.watch.Wait()
 }
 
 // left lists what is not gone yet: the shim itself, and whatever the machine shows

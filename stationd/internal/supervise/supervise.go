@@ -80,6 +80,8 @@ type Process struct {
 	done    chan struct{} // closed when the shim has ended
 	said    *tail
 	cancel  context.CancelFunc // ends follow
+	alone   chan struct{}      // closed by Detach
+	once    sync.Once
 	watch   sync.WaitGroup
 }
 
@@ -131,19 +133,14 @@ func Start(ctx context.Context, o Options, spec wire.Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the shim's spec: %w", err)
 	}
-	p := &Process{runtime: spec.Runtime, done: make(chan struct{}), said: &tail{}}
+	p := &Process{runtime: spec.Runtime, done: make(chan struct{}), alone: make(chan struct{}), said: &tail{}}
 	cmd := exec.Command(o.Shim, "init")
 	cmd.Args[0] = "station-shim"
 	cmd.Env = []string{} // nothing of stationd's own
 	cmd.Dir = "/"
-	in, write, read, out, err := pipes()
-	if err != nil {
-		return nil, fmt.Errorf("start the shim: %w", err)
-	}
-	cmd.Stdin, cmd.Stderr = in, out // files, so that nothing here has to live as long as the shim
 	cmd.SysProcAttr = namespace.Attributes()
 	if o.Cgroup != "" {
-		group, err := makeCgroup(o.Cgroup, filepath.Base(spec.Runtime))
+		group, err := makeCgroup(o.Cgroup, groupName(spec.Runtime))
 		if err != nil {
 			return nil, fault.New(fault.ShimFailed, "make the attempt's cgroup: %w", err)
 		}
@@ -151,6 +148,12 @@ func Start(ctx context.Context, o Options, spec wire.Spec) (*Process, error) {
 		p.cgroup = group.Name()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
+	in, write, read, out, err := pipes()
+	if err != nil {
+		p.dropCgroup()
+		return nil, fmt.Errorf("start the shim: %w", err)
+	}
+	cmd.Stdin, cmd.Stderr = in, out // files, so that nothing here has to live as long as the shim
 	err = cmd.Start()
 	in.Close()
 	out.Close()
@@ -215,8 +218,8 @@ func Adopt(ctx context.Context, runtime string, recorded process.Incarnation) (*
 	if err != nil {
 		return nil, lost("%w", err)
 	}
-	p := &Process{inc: recorded, runtime: runtime, done: make(chan struct{}), said: &tail{}}
-	if group, ok := findCgroup(recorded.PID, filepath.Base(runtime)); ok {
+	p := &Process{inc: recorded, runtime: runtime, done: make(chan struct{}), alone: make(chan struct{}), said: &tail{}}
+	if group, ok := findCgroup(recorded.PID, groupName(runtime)); ok {
 		p.cgroup = group
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
@@ -385,6 +388,7 @@ func (p *Process) Containment() string {
 // Detach leaves the shim running, to its orphan rule or to the next stationd.
 func (p *Process) Detach() error {
 	err := p.client.Close()
+	p.once.Do(func() { close(p.alone) })
 	p.cancel()
 	p.watch.Wait()
 	return err

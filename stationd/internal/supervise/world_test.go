@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +29,6 @@ const (
 	patience = 20 * time.Second
 	daemon   = 54321 // uid and gid that nobody has
 	nonce    = "0123456789abcdef0123456789abcdef"
-	port     = 7070
 )
 
 // world is one attempt: its directories, its shim, its daemon.
@@ -62,7 +62,7 @@ func newWorld(t testing.TB) *world {
 		Workspace: filepath.Join(w.dir, "work"), Home: filepath.Join(w.dir, "home"), Temp: filepath.Join(w.dir, "tmp"),
 		Hide:     []string{filepath.Join(w.dir, "state")},
 		Artifact: &wire.Artifact{Path: w.exe, SHA256: sum},
-		Port:     port, Deadline: process.BootTime() + time.Minute.Milliseconds(), OrphanMS: 20_000,
+		Port:     freePort(t), Deadline: process.BootTime() + time.Minute.Milliseconds(), OrphanMS: 20_000,
 	}
 	if os.Getuid() == 0 {
 		w.spec.RunAs = &wire.User{UID: daemon, GID: daemon}
@@ -112,15 +112,15 @@ func (w *world) own(p *supervise.Process) {
 // launch starts the harness with the flags, and waits until it answers.
 func (w *world) launch(args ...string) wire.Started {
 	w.Helper()
-	started := w.go_(wire.Launch{
-		Args: append([]string{"harness", "-port", "7070"}, args...), Dir: w.spec.Workspace,
+	started := w.run(wire.Launch{
+		Args: append([]string{"harness", "-port", strconv.Itoa(w.spec.Port)}, args...), Dir: w.spec.Workspace,
 		Env: []string{"STATION_ID=stn_test", "HOME=" + w.spec.Home, "TMPDIR=" + w.spec.Temp},
 	})
 	testkit.EventuallyNil(w, patience, func() error { _, err := w.try("/health"); return err })
 	return started
 }
 
-func (w *world) go_(l wire.Launch) wire.Started {
+func (w *world) run(l wire.Launch) wire.Started {
 	w.Helper()
 	started, err := w.process.Client().Launch(w.Context(), l)
 	if err != nil {
@@ -222,6 +222,17 @@ func (e *events) exited() *wire.End {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.exit
+}
+
+// freePort is a port that nobody has on the outside.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // alive counts the processes that run the artifact.
