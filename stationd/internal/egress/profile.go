@@ -2,17 +2,15 @@ package egress
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
+	"drawbridge/stationd/internal/adminfile"
 )
 
 const (
@@ -73,26 +71,7 @@ type Profiles struct {
 // Load reads a file of profiles. It is an administrator's: whoever else could
 // change it could open the wall.
 func Load(path string) (Profiles, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold it up
-	if err != nil {
-		return Profiles{}, invalid("read egress profiles: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return Profiles{}, invalid("read egress profiles: %w", err)
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok || !info.Mode().IsRegular():
-		return Profiles{}, invalid("read egress profiles %s: not a regular file", fault.CleanLine(path))
-	case owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
-		return Profiles{}, invalid("read egress profiles %s: the file belongs to uid %d, not to root or to who runs this", fault.CleanLine(path), owner.Uid)
-	case info.Mode().Perm()&0o022 != 0:
-		return Profiles{}, invalid("read egress profiles %s: group or others may write the file", fault.CleanLine(path)).
-			WithHint("chmod go-w the file")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := adminfile.Read(path, maxFile)
 	if err != nil {
 		return Profiles{}, invalid("read egress profiles: %w", err)
 	}

@@ -1,14 +1,12 @@
 package launch
 
 import (
-	"io"
-	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
+	"drawbridge/stationd/internal/adminfile"
 )
 
 const (
@@ -50,25 +48,7 @@ type Resolved struct {
 // LoadProfiles reads a file of profiles beside the built-in ones. It is an
 // administrator's: whoever else could change it could widen what specs may ask.
 func LoadProfiles(path string) (Profiles, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, badProfile("read station profiles: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, badProfile("read station profiles: %w", err)
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok || !info.Mode().IsRegular():
-		return nil, badProfile("read station profiles: not a regular file")
-	case owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
-		return nil, badProfile("read station profiles: the file belongs to uid %d, not to root or to who runs this", owner.Uid)
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, badProfile("read station profiles: group or others may write the file").WithHint("chmod go-w the file")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxProfiles+1))
+	data, err := adminfile.Read(path, maxProfiles)
 	if err != nil {
 		return nil, badProfile("read station profiles: %w", err)
 	}
