@@ -44,7 +44,7 @@ const (
 	OverEntries          = "writable_entry_budget"
 	OverFile             = "writable_file_budget"
 
-	// InspectionFailed is for a Watch alone: what cannot be seen is not allowed.
+	// InspectionFailed is for a Watcher alone: what cannot be seen is not allowed.
 	InspectionFailed = "writable_scope_inspection_failed"
 )
 

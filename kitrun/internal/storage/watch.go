@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Every is the pause between the starts of two inspections of a Watch.
+// Every is the pause between the starts of two inspections of a Watcher.
 const Every = 250 * time.Millisecond
 
 // Watcher inspects directories again and again while somebody writes to them.
@@ -47,9 +47,4 @@ func (w Watcher) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// Watch is a Watcher that tells of nothing but the violation.
-func Watch(ctx context.Context, roots []string, b Budget, every time.Duration, violated func(reason string)) error {
-	return Watcher{Roots: roots, Budget: b, Every: every, Violated: violated}.Run(ctx)
 }

@@ -48,7 +48,7 @@ func TestWatch_CannotLook(t *testing.T) {
 	}
 	told, done := make(chan string, 1), make(chan error, 1)
 	go func() {
-		done <- storage.Watch(t.Context(), []string{dir}, roomy, time.Millisecond, func(reason string) { told <- reason })
+		done <- storage.Watcher{Roots: []string{dir}, Budget: roomy, Every: time.Millisecond, Violated: func(reason string) { told <- reason }}.Run(t.Context())
 	}()
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestWatch_Stops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- storage.Watch(ctx, []string{tree(t)}, roomy, 0, func(reason string) { t.Errorf("violated: %s", reason) })
+		done <- storage.Watcher{Roots: []string{tree(t)}, Budget: roomy, Violated: func(reason string) { t.Errorf("violated: %s", reason) }}.Run(ctx)
 	}()
 	cancel()
 	if err := <-done; err != nil {
