@@ -57,11 +57,10 @@ func scanWorkspace(r scanner) (w Workspace, err error) {
 	return w, err
 }
 
-// release begins what the moves do that need a lease without a live attempt.
+// release begins the description of those moves that a live attempt forbids.
 const release = "release"
 
-// Moves of a lease. All but the first two name the states they start from; a lease
-// with a live attempt on it is not released.
+// A lease with a live attempt on it is not released, whatever its state.
 const workspaceFree = `
   AND NOT EXISTS (SELECT 1 FROM station_attempts a WHERE a.lease_id = :lease_id AND a.state <> 'terminal')`
 
