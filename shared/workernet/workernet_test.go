@@ -112,3 +112,14 @@ func TestEnsure(t *testing.T) {
 		t.Error("an engine that does not answer is no error")
 	}
 }
+
+func TestLocalIn(t *testing.T) {
+	for subnet, want := range map[netip.Prefix]string{
+		netip.MustParsePrefix("127.0.0.0/8"): "127.0.0.1", netip.MustParsePrefix("240.0.0.0/24"): "", {}: "",
+	} {
+		got := workernet.LocalIn(subnet)
+		if got.IsValid() != (want != "") || got.IsValid() && got.String() != want {
+			t.Errorf("%s: got %s, want %q", subnet, got, want)
+		}
+	}
+}
