@@ -83,6 +83,9 @@ func newShim(spec wire.Spec) (s *shim, err error) {
 		return nil, fault.New(fault.Usage, "specification: %w", err)
 	}
 	deafen()
+	if err := closeInherited(); err != nil {
+		return nil, fmt.Errorf("close inherited descriptors: %w", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("forbid tracing: %w", err)
 	}
@@ -131,6 +134,26 @@ func deafen() {
 		}
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
 	}
+}
+
+// closeInherited closes what the starter left open by mistake. This program's own
+// descriptors are all closed on exec, so those that are not came from elsewhere.
+func closeInherited() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
 }
 
 // identify notes who this process is for whoever started it. The /proc seen here is

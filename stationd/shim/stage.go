@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -48,8 +49,8 @@ func stageCommand() *service.Command {
 
 // become returns only when it failed.
 func become() error {
-	for fd := planFD; fd <= artifactFD; fd++ {
-		unix.CloseOnExec(fd)
+	if err := unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("close descriptors: %w", err)
 	}
 	var p plan
 	f := os.NewFile(planFD, "plan")

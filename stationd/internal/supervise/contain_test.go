@@ -55,9 +55,6 @@ func TestEnd_Descendants(t *testing.T) {
 					t.Fatalf("%d processes came back", n)
 				}
 			}
-			if left, err := supervise.Members(w.process.Birth().Namespace); err != nil || len(left) != 0 {
-				t.Errorf("%v, %v", left, err)
-			}
 			if inc, err := process.Of(bystander.Process.Pid); err != nil || !inc.Alive() {
 				t.Errorf("a stranger was ended: %v, %v", inc, err)
 			}
@@ -69,19 +66,19 @@ func TestEnd_Descendants(t *testing.T) {
 // is never selected, and without a kind that holds, starting is refused: there is no
 // weak kind to accept.
 func TestProbe_Select(t *testing.T) {
-	shim := testkit.BuildStatic(t, "stationd/shim")
-	r := supervise.Probe(t.Context(), shim, testkit.RuntimeDir(t))
+	program := shim(t)
+	r := supervise.Probe(t.Context(), program, testkit.RuntimeDir(t))
 	for _, k := range r.Kinds {
 		t.Logf("%-14s available %-5v selected %-5v %v %s", k.Name, k.Available, k.Selected, k.Took, k.Detail)
 		if weak := k.Name == "process-group" || k.Name == "subreaper"; weak && k.Selected {
 			t.Errorf("%s is selected", k.Name)
 		}
 	}
-	o, kind, err := r.Select(shim)
-	if err != nil || !r.Network || !r.View || kind == "" || o.Shim != shim {
+	o, kind, err := r.Select(program)
+	if err != nil || !r.Network || !r.View || kind == "" || o.Shim != program {
 		t.Errorf("%+v, %s, %v", o, kind, err)
 	}
-	if _, _, err := (supervise.Report{Kinds: []supervise.Kind{{Name: "process-group", Available: true}}}).Select(shim); !fault.Is(err, fault.ContainmentMissing) {
+	if _, _, err := (supervise.Report{Kinds: []supervise.Kind{{Name: "process-group", Available: true}}}).Select(program); !fault.Is(err, fault.ContainmentMissing) {
 		t.Errorf("a process group alone: %v", err)
 	}
 	broken := supervise.Probe(t.Context(), "/bin/false", testkit.RuntimeDir(t))
@@ -90,7 +87,7 @@ func TestProbe_Select(t *testing.T) {
 	}
 
 	// The group's survivor, which is why: it ends by itself, and is ended here.
-	hold := exec.Command(shim, "hold")
+	hold := exec.Command(program, "hold")
 	hold.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := hold.StdoutPipe()
 	if err != nil {

@@ -56,6 +56,7 @@ func (p *Process) End(ctx context.Context) (Cleanup, error) {
 	for {
 		if out.Left, err = p.left(); err == nil && len(out.Left) == 0 {
 			p.reaped()
+			p.unpin()
 			p.dropCgroup()
 			out.Took = time.Since(began)
 			return out, nil
@@ -97,11 +98,14 @@ func (p *Process) left() ([]Left, error) {
 	if !gone {
 		out = append(out, Left{p.inc.PID, "station-shim"})
 	}
-	members, err := Members(p.birth.Namespace)
-	if err != nil {
-		return nil, err
+	var seen []Left
+	if p.space != nil { // else the number may be another namespace's by now
+		var err error
+		if seen, err = members(p.birth.Namespace); err != nil {
+			return nil, err
+		}
 	}
-	for _, m := range members {
+	for _, m := range seen {
 		if m.PID != p.inc.PID {
 			out = append(out, m)
 		}
@@ -118,12 +122,9 @@ func (p *Process) left() ([]Left, error) {
 	return out, nil
 }
 
-// Members lists the processes of a pid namespace that are not dead, as far as this
-// user may see; none for namespace 0.
-func Members(id uint64) ([]Left, error) {
-	if id == 0 {
-		return nil, nil
-	}
+// members lists the processes of a pid namespace that are not dead, as far as this
+// user may see.
+func members(id uint64) ([]Left, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err

@@ -74,7 +74,8 @@ type Process struct {
 	inc     process.Incarnation
 	birth   wire.Birth
 	runtime string
-	cgroup  string // directory of the attempt's own cgroup, "" for none
+	space   *os.File // its pid namespace: while it is open, no other can get the number
+	cgroup  string   // directory of the attempt's own cgroup, "" for none
 	client  *Client
 	cmd     *exec.Cmd     // nil when adopted
 	done    chan struct{} // closed when the shim has ended
@@ -225,6 +226,9 @@ func Adopt(ctx context.Context, runtime string, recorded process.Incarnation) (*
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	if err := p.dialClient(ctx, string(nonce)); err != nil {
+		if p.client != nil {
+			_ = p.client.Close()
+		}
 		return nil, lost("%w", err)
 	}
 	p.follow()
@@ -343,7 +347,31 @@ func (p *Process) dialClient(ctx context.Context, nonce string) error {
 		return err
 	}
 	p.client, p.birth = client, status.Birth
+	return p.pin()
+}
+
+// pin keeps the shim's pid namespace, and checks that it is the one that the shim
+// named. The number of a namespace is given away again as soon as nobody has it.
+func (p *Process) pin() error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", p.inc.PID))
+	if err != nil {
+		return fmt.Errorf("pin the shim's namespace: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Ino != p.birth.Namespace {
+		f.Close()
+		return errors.New("pin the shim's namespace: it is another than the shim says")
+	}
+	p.space = f
 	return nil
+}
+
+// unpin lets the number go.
+func (p *Process) unpin() {
+	if p.space != nil {
+		p.space.Close()
+		p.space = nil
+	}
 }
 
 // Dial connects to a socket of the runtime directory: wire.In, or wire.Control. The
@@ -391,6 +419,7 @@ func (p *Process) Detach() error {
 	p.once.Do(func() { close(p.alone) })
 	p.cancel()
 	p.watch.Wait()
+	p.unpin()
 	return err
 }
 

@@ -45,13 +45,13 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{TB: t, dir: testkit.RuntimeDir(t)}
-	w.options.Shim = testkit.BuildStatic(t, "stationd/shim")
+	w.options.Shim = shim(t)
 	for _, name := range []string{"run", "work", "home", "tmp", "state", "art"} {
 		if err := os.Mkdir(filepath.Join(w.dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	program, err := os.ReadFile(testkit.BuildProgram(t, "stationd/internal/testharness", "netgo", "osusergo"))
+	program, err := os.ReadFile(harness(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,28 @@ func newWorld(t testing.TB) *world {
 		}
 	}
 	return w
+}
+
+// Where the test without privileges, which cannot build, finds the two programs.
+const (
+	shimVariable    = "SUPERVISE_TEST_SHIM"
+	harnessVariable = "SUPERVISE_TEST_HARNESS"
+)
+
+func shim(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv(shimVariable); path != "" {
+		return path
+	}
+	return testkit.BuildStatic(t, "stationd/shim")
+}
+
+func harness(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv(harnessVariable); path != "" {
+		return path
+	}
+	return testkit.BuildProgram(t, "stationd/internal/testharness", "netgo", "osusergo")
 }
 
 // install writes the artifact, and gives its digest.
