@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
@@ -117,10 +119,16 @@ type checker struct {
 	digests map[int64]string  // of documents, by attempt, from the events
 }
 
-func (c *checker) flaw(place, format string, args ...any) {
+func (c *checker) flaw(place, what string) {
 	if len(c.v.Flaws) < flawsMost {
-		c.v.Flaws = append(c.v.Flaws, Flaw{place, fmt.Sprintf(format, args...)})
+		c.v.Flaws = append(c.v.Flaws, Flaw{place, what})
 	}
+}
+
+func placeOfEvent(seq int64) string { return "event " + strconv.FormatInt(seq, 10) }
+
+func placeOfEvidence(attempt int64) string {
+	return "evidence of attempt " + strconv.FormatInt(attempt, 10)
 }
 
 // read fetches the events and what the purges among them say.
@@ -153,11 +161,11 @@ func (c *checker) read() error {
 func (c *checker) chain() {
 	next := int64(1)
 	for _, e := range c.events {
-		place := fmt.Sprintf("event %d", e.Seq)
+		place := placeOfEvent(e.Seq)
 		for next < e.Seq {
 			r, ok := c.runs[next]
 			if !ok || r.To >= e.Seq {
-				c.flaw(fmt.Sprintf("event %d", next), "it is missing")
+				c.flaw(placeOfEvent(next), "it is missing")
 				c.want = e.Prev
 				break
 			}
@@ -190,7 +198,7 @@ func (c *checker) documents() error {
 		return err
 	}
 	for _, e := range all {
-		place := fmt.Sprintf("evidence of attempt %d", e.Attempt)
+		place := placeOfEvidence(e.Attempt)
 		sum := sha256.Sum256(e.Document)
 		switch {
 		case sum != e.SHA256:
@@ -201,8 +209,8 @@ func (c *checker) documents() error {
 		delete(c.digests, e.Attempt)
 		c.v.Documents++
 	}
-	for attempt := range c.digests {
-		c.flaw(fmt.Sprintf("evidence of attempt %d", attempt), "it is missing")
+	for _, attempt := range slices.Sorted(maps.Keys(c.digests)) {
+		c.flaw(placeOfEvidence(attempt), "it is missing")
 	}
 	return nil
 }
