@@ -4,7 +4,12 @@ go 1.26.0
 
 require drawbridge/shared v0.0.0
 
-require go.yaml.in/yaml/v3 v3.0.5 // indirect
+require (
+	github.com/fsnotify/fsnotify v1.10.1 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/mattn/go-sqlite3 v1.14.53 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
 
 require (
 	aead.dev/minisign v0.3.0

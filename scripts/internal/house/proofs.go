@@ -49,6 +49,7 @@ var chapters = []chapter{
 	},
 	{"broker", 18, upTo("", 34), nil},
 	{"worker", 17, upTo("", 35), nil},
+	{"kit", 17, upTo("", 44), nil},
 }
 
 // A proof is one test that says it proves a line.
