@@ -234,7 +234,7 @@ func TestExecute_ShimVerifies(t *testing.T) {
 			const tried = (f) => { try { return f(); } catch (error) { return error.code; } };
 			export function run() {
 				const dest = process.env.TEST_DIR + '/there/dest';
-				const copies = dest + '/../copy';
+				const copies = process.env.TEST_DIR + '/copy';
 				fs.cpSync(dest, copies, { recursive: true });
 				const copy = copies + '/kits/local/repositories/sample/';
 				const out = { verified: verifyInstalledKit({ kitId: 'sample', dest }), none: parseKitExecution({}) };
