@@ -191,6 +191,11 @@ func Start(ctx context.Context, o Options, spec wire.Spec) (*Process, error) {
 
 // failed explains a start that did not succeed, with what the shim said.
 func (p *Process) failed(err error) error {
+	select {
+	case <-p.done:
+		p.watch.Wait() // then all that it said is here
+	default:
+	}
 	if _, ok := fault.As(err); ok {
 		return err
 	}
@@ -314,11 +319,8 @@ func (p *Process) connect(ctx context.Context, nonce string) error {
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) {
-			select {
-			case <-p.done:
-			case <-time.After(startPoll):
-			}
+		// Until it answers, it may still fail to build what the daemon sees.
+		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) && !fault.Is(err, fault.ShimLost) {
 			return err
 		}
 		select {
