@@ -25,6 +25,9 @@ var kept = []string{"/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "
 // devices are the files of the daemon's /dev.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
+// settings are what uid 0 could change in /proc without any capability.
+var settings = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"}
+
 const (
 	tmpfsOptions = "mode=755,size=1m"
 	plain        = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -72,6 +75,11 @@ func buildView(spec wire.Spec) (runtime int, err error) {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return -1, fmt.Errorf("mount a fresh /proc: %w", err)
 	}
+	for _, path := range settings {
+		if err := protect(path); err != nil {
+			return -1, err
+		}
+	}
 	for _, dir := range append([]string{"/dev"}, hide...) {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, tmpfsOptions); err != nil {
 			return -1, fmt.Errorf("hide %s: %w", dir, err)
@@ -97,6 +105,17 @@ func buildView(spec wire.Spec) (runtime int, err error) {
 		}
 	}
 	return runtime, os.Chdir("/")
+}
+
+// protect makes a part of a mount read-only, where it exists.
+func protect(path string) error {
+	if _, err := os.Lstat(path); err != nil {
+		return nil
+	}
+	if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("protect %s: %w", path, err)
+	}
+	return readOnly(path)
 }
 
 // readOnly makes one mount read-only, but nothing that is mounted in it.

@@ -125,6 +125,34 @@ func TestDaemon_Artifact(t *testing.T) {
 	})
 }
 
+// A daemon that may be root is root of very little: nothing of the machine can be
+// changed by its uid alone.
+func TestDaemon_Root(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("an ordinary user has no root to give away")
+	}
+	w := newWorld(t)
+	w.spec.RunAs, w.options.AllowRoot = &wire.User{}, true
+	if err := os.Chown(w.spec.Workspace, 0, 0); err != nil { // without capabilities root needs that
+		t.Fatal(err)
+	}
+	w.start()
+	w.launch()
+	for _, path := range []string{"/proc/sys/kernel/hostname", "/etc/written"} {
+		if got := w.ask("POST /write", "path", path); got.OK || !strings.Contains(got.Error, "read-only") {
+			t.Errorf("%s: %+v", path, got)
+		}
+	}
+	if got := w.ask("POST /trace", "pid", "1"); got.OK {
+		t.Error("the shim can be traced")
+	}
+	var p struct{ Capabilities string }
+	w.get("/process", &p)
+	if strings.Trim(p.Capabilities, "0") != "" {
+		t.Errorf("capabilities %s", p.Capabilities)
+	}
+}
+
 func TestDaemon_Refused(t *testing.T) {
 	w := newWorld(t)
 	w.spec.Artifact = nil
@@ -254,6 +282,11 @@ func TestDaemon_Limits(t *testing.T) {
 	for _, dir := range []string{"/", "/etc", "/usr/bin", "/tmp", "/var/tmp", "/run", wire.CredentialDir, "/dev", "/dev/shm", "/root", "/home", w.dir, w.spec.Runtime, filepath.Dir(w.exe)} {
 		if got := w.ask("POST /write", "path", filepath.Join(dir, "written")); got.OK {
 			t.Errorf("%s can be written to", dir)
+		}
+	}
+	for _, path := range []string{"/proc/sys/kernel/core_pattern", "/proc/sys/net/ipv4/ip_forward"} {
+		if got := w.ask("POST /write", "path", path); got.OK || !strings.Contains(got.Error, "read-only") && !strings.Contains(got.Error, "denied") {
+			t.Errorf("%s: %+v", path, got)
 		}
 	}
 	if got := w.ask("POST /write", "path", w.exe); got.OK {

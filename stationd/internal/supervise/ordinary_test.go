@@ -13,7 +13,7 @@ import (
 )
 
 // ordinary are the tests that an ordinary user passes, too.
-const ordinary = "^(TestProcess|TestDaemon_.*|TestEnd_LeaderFirst|TestAdopt|TestLoopback_Outside|TestCheckUser|TestProbe_Select)$"
+const ordinary = "^(TestProcess|TestDaemon_[^R].*|TestDaemon_Re.*|TestEnd_LeaderFirst|TestAdopt|TestLoopback_Outside|TestCheckUser|TestProbe_Select)$"
 
 // Without root everything is the same, by a user namespace.
 //
