@@ -42,7 +42,7 @@ func program(stdout, stderr io.Writer) *service.Program {
 		Name: "station-shim", Short: "holds a station's daemon in namespaces of its own, and relays connections into and out of them",
 		Stdout: stdout, Stderr: stderr,
 		Commands: []*service.Command{
-			relayCommand(), initCommand(os.Stdin), startCommand(os.Stdin, stdout), stageCommand(), holdCommand(),
+			relayCommand(), initCommand(os.Stdin), startCommand(os.Stdin, stdout), stageCommand(), holdCommand(stdout),
 			service.Version("station-shim", stdout, nil),
 		},
 	}

@@ -92,7 +92,7 @@ func startInit(ctx context.Context, spec wire.Spec) (birth wire.Birth, err error
 
 // holdCommand is the daemon of a probe of containment: it and a child in a session
 // of its own ignore TERM, HUP and INT, and end by themselves after a while.
-func holdCommand() *service.Command {
+func holdCommand(stdout io.Writer) *service.Command {
 	return &service.Command{
 		Name: "hold", Args: "[leaf]", MaxArgs: 1,
 		Short: "Be what a probe of containment has to end",
@@ -104,7 +104,7 @@ func holdCommand() *service.Command {
 				if err := leaf.Start(); err != nil {
 					return fmt.Errorf("start the leaf: %w", err)
 				}
-				fmt.Println("holding")
+				fmt.Fprintln(stdout, "holding")
 				_ = leaf.Process.Release()
 			}
 			select {

@@ -104,7 +104,7 @@ func TestClient_TakesOver(t *testing.T) {
 	}
 }
 
-// Proves station 17.M11 and station 17.M14 for what supervise says: a pid that is
+// Proves station 17.M11, 17.M14 for what supervise says: a pid that is
 // another process, a zombie, a wrong nonce are no shim, and nothing is signalled.
 func TestAdopt_Lost(t *testing.T) {
 	w := newWorld(t).start()
@@ -155,7 +155,7 @@ func TestAdopt_Lost(t *testing.T) {
 	}
 }
 
-// Proves station 17.M5 and station 17.M15 for the shim: without a stationd it ends
+// Proves station 17.M5, 17.M15 for the shim: without a stationd it ends
 // everything when the TTL passes, and when nobody came back.
 func TestShim_Alone(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -22,7 +22,7 @@ import (
 // Proves station 17.L5 for the shim: the daemon's environment is the launch's and
 // nothing else.
 //
-// Proves station 17.L10 (with run_as) and station 17.L11: who the daemon is, and whom
+// Proves station 17.L10, 17.L11: with run_as, who the daemon is, and whom
 // it sees.
 func TestDaemon_Is(t *testing.T) {
 	w := newWorld(t).start()
@@ -90,7 +90,7 @@ func TestCheckUser(t *testing.T) {
 	}
 }
 
-// Proves station 17.L6 and station 17.L7 for the shim: other bytes than the verified
+// Proves station 17.L6, 17.L7 for the shim: other bytes than the verified
 // ones are not executed, and what was checked is what runs, whatever the name leads to
 // later.
 func TestDaemon_Artifact(t *testing.T) {

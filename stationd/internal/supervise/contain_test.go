@@ -18,7 +18,7 @@ import (
 // everyKind is every kind of child that the harness has.
 const everyKind = "plain,setsid,fork,stopped,respawn"
 
-// Proves station 17.K1, 17.K2, 17.K4 and 17.K5: whatever the descendants do, none is left,
+// Proves station 17.K1, 17.K2, 17.K4, 17.K5: whatever the descendants do, none is left,
 // for each kind that attempts are held with; stationd and its other children live on.
 func TestEnd_Descendants(t *testing.T) {
 	groups := supervise.CgroupParent()
@@ -62,7 +62,7 @@ func TestEnd_Descendants(t *testing.T) {
 	}
 }
 
-// Proves station 17.K3 and station 17.K6: a process group leaves survivors behind and
+// Proves station 17.K3, 17.K6: a process group leaves survivors behind and
 // is never selected, and without a kind that holds, starting is refused: there is no
 // weak kind to accept.
 func TestProbe_Select(t *testing.T) {

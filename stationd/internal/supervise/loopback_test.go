@@ -104,7 +104,7 @@ func TestLoopback_Good(t *testing.T) {
 	}
 }
 
-// Proves station 17.B2 and station 17.B3 for what is found and what is ended: within
+// Proves station 17.B2, 17.B3 for what is found and what is ended: within
 // 3 s, whoever opened it, also where only tcp6 shows it.
 func TestLoopback_Breach(t *testing.T) {
 	for name, args := range map[string][]string{

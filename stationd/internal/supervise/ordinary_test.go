@@ -17,7 +17,7 @@ const ordinary = "^(TestProcess|TestDaemon_[^R].*|TestDaemon_Re.*|TestEnd_Leader
 
 // Without root everything is the same, by a user namespace.
 //
-// Proves station 17.Z5 for the shim; station 17.L11, 17.L13, 17.L15 and 17.E1 without root.
+// Proves station 17.Z5, 17.L11, 17.L13, 17.L15, 17.E1 for the shim.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("every test here runs as an ordinary user already")
