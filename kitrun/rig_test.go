@@ -186,14 +186,6 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-func (w *world) appears(name string) {
-	w.Helper()
-	testkit.Eventually(w.T, patience, func() bool {
-		_, err := os.Stat(w.path(name))
-		return err == nil
-	}, name, "appears")
-}
-
 // runs reads the rows of the Store.
 func (w *world) runs() []store.KitRun {
 	w.Helper()
