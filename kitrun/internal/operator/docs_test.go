@@ -58,7 +58,11 @@ func TestDocs_Codes(t *testing.T) {
 	text := page(t)
 	table := text[strings.Index(text, "| Code | What to do |"):strings.Index(text, "## After a crash")]
 	for line := range strings.Lines(table) {
-		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		row, ok := strings.CutPrefix(line, "| ")
+		if !ok {
+			continue
+		}
+		cell, _, _ := strings.Cut(row, " |")
 		for _, code := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cell, -1) {
 			if !fault.Known(fault.Code(code[1])) {
 				t.Errorf("%s is no code", code[1])
