@@ -27,7 +27,7 @@ func init() {
 	register(1, CredentialExpired, "The access token is past its end, or less than a minute before it.")
 	register(1, OriginNotAllowed, "The upstream is none of the two that brokerd knows, or does not belong to this kind of credential.")
 	register(1, ModelRequired, "A grant is bound to one model, and none was named.")
-	register(69, ListenerUnavailable, "brokerd cannot listen where it was told to, or has no listener of the kind that the grant asks for.")
+	register(69, ListenerUnavailable, "brokerd or stationd cannot listen where it was told to, or brokerd has no listener of the kind that the grant asks for.")
 	register(1, GrantClosed, "The grant is at its end: closed, expired or revoked.")
 	register(1, BudgetMissing, "The budget of a registered run does not exist, and this session does not initialise it.")
 	register(1, BudgetExists, "The budget of a registered run, or its ledger file, exists already and is not initialised a second time.")
