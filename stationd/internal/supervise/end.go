@@ -149,3 +149,47 @@ func members(id uint64) ([]Left, error) {
 	}
 	return out, nil
 }
+
+// Kill ends a shim that does not answer, or proves that it is gone, as End does. The
+// process that was recorded is signalled only while it is the first of a pid
+// namespace of its own; else the error is fault.ShimLost.
+func Kill(ctx context.Context, o Options, runtime string, recorded process.Incarnation) (Cleanup, error) {
+	p := &Process{inc: recorded, runtime: runtime, done: make(chan struct{}), alone: make(chan struct{}), said: &tail{}}
+	gone, known := recorded.Gone()
+	if !known {
+		return Cleanup{}, fault.New(fault.CleanupFailed, "end the shim %d: %w", recorded.PID, process.ErrUnproven)
+	}
+	if !gone {
+		if err := p.pinFound(); err != nil {
+			return Cleanup{}, fault.New(fault.ShimLost, "end the shim %d: %w", recorded.PID, err)
+		}
+	}
+	if group, ok := findCgroup(recorded.PID, groupName(runtime)); ok && !gone {
+		p.cgroup = group
+	} else if o.Cgroup != "" {
+		p.cgroup = filepath.Join(o.Cgroup, groupPrefix+groupName(runtime)) // it may not exist
+	}
+	p.follow()
+	out, err := p.End(ctx)
+	if err != nil {
+		p.cancel()
+		p.watch.Wait()
+		p.unpin()
+	}
+	return out, err
+}
+
+// pinFound keeps the pid namespace of a process that is the first one of it.
+func (p *Process) pinFound() error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", p.inc.PID))
+	if err != nil {
+		return fmt.Errorf("pin its namespace: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Ino == p.inc.Namespace || !p.inc.Alive() {
+		f.Close()
+		return errors.New("pin its namespace: it is no shim")
+	}
+	p.birth.Namespace, p.space = st.Ino, f
+	return nil
+}
