@@ -201,3 +201,17 @@ func (t *tx) stationID(prefix string) string {
 	u[8] = u[8]&0x3f | 0x80
 	return prefix + idEncoding.EncodeToString(u)
 }
+
+// IDTime gives when an id of station §3.2 was made, in Unix milliseconds: that of a
+// lease is when its attempt began. 0 for what is no such id.
+func IDTime(id string) (ms int64) {
+	_, text, _ := strings.Cut(id, "_")
+	u, err := idEncoding.DecodeString(text)
+	if err != nil || len(u) != 16 {
+		return 0
+	}
+	for _, b := range u[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return ms
+}

@@ -145,6 +145,9 @@ func TestStation_Life(t *testing.T) {
 		t.Errorf("station %+v", st)
 	}
 	b := w.end(w.ready(), store.StopExited)
+	if got, deadline := store.IDTime(b.LeaseID), b.TTLDeadline-time.Hour.Milliseconds(); got != deadline || store.IDTime("lse_x") != 0 || store.IDTime("") != 0 {
+		t.Errorf("the lease's id was made at %d, the attempt began at %d", got, deadline)
+	}
 	if b.Number != 2 || b.LeaseID == a.LeaseID {
 		t.Errorf("second attempt %+v", b)
 	}
