@@ -1,9 +1,6 @@
 package gate
 
-import (
-	"io"
-	"net/http"
-)
+import "io"
 
 // Parsers of outside bytes, for their tests and fuzz targets.
 var (
@@ -17,9 +14,6 @@ func NewHeaderList(extra []string, credential Credential) error {
 	_, err := newHeaderList(extra, credential)
 	return err
 }
-
-// Apply sets a credential on headers.
-func (c Credential) Apply(h http.Header) { c.set(h) }
 
 // MaxEvent is the bound of one event.
 const MaxEvent = maxEvent

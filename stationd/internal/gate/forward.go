@@ -36,7 +36,7 @@ func (p *passage) outgoing(r *http.Request, v visit) (out *http.Request, body *u
 	}
 	out.Header.Set("User-Agent", userAgent)
 	out.Header.Set("Accept-Encoding", "identity")
-	p.route.bridge.Credential.set(out.Header)
+	p.route.bridge.Credential.Apply(out.Header)
 	for _, name := range replayable {
 		if value, ok := out.Header[name]; ok {
 			// net/http does not know it so written; on the wire it is the same.

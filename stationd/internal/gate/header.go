@@ -177,8 +177,8 @@ func ParseCredential(inject string, secret redact.Secret) (Credential, error) {
 	return Credential{}, fault.New(fault.BridgeInvalid, "read inject: it is neither bearer nor basic:USER nor header:NAME of a free header")
 }
 
-// set adds the credential to a request's headers.
-func (c Credential) set(h http.Header) {
+// Apply adds the credential to a request's headers.
+func (c Credential) Apply(h http.Header) {
 	if c.name != "" {
 		h[c.name] = []string{c.value.Reveal()}
 	}

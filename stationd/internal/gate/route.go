@@ -50,12 +50,22 @@ type ending struct {
 	grace  time.Duration // a request that runs has so long
 }
 
-func newRoute(g *Gate, b Bridge) (*Route, error) {
-	limits, err := b.Limits.withDefaults()
-	if err != nil {
-		return nil, err
+// Check refuses what Open would refuse in a bridge's settings, before there is a
+// daemon.
+func (b Bridge) Check() error {
+	_, _, err := b.settings()
+	return err
+}
+
+func (b Bridge) settings() (limits Limits, headers headerList, err error) {
+	if limits, err = b.Limits.withDefaults(); err == nil {
+		headers, err = newHeaderList(b.HeaderAllow, b.Credential)
 	}
-	headers, err := newHeaderList(b.HeaderAllow, b.Credential)
+	return limits, headers, err
+}
+
+func newRoute(g *Gate, b Bridge) (*Route, error) {
+	limits, headers, err := b.settings()
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +109,14 @@ func (r *Route) Close(ctx context.Context, reason string) error {
 	if err == nil { // nothing passes any more that could read it
 		r.bridge.Credential = Credential{}
 	}
+	return err
+}
+
+// Detach ends a bridge whose attempt goes on without this stationd: clients are told
+// to come back.
+func (r *Route) Detach(ctx context.Context) error {
+	err := r.end(ctx, ending{reason: "service_shutdown", code: fault.StationStopping})
+	r.gate.forget(r)
 	return err
 }
 
