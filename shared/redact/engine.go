@@ -30,6 +30,30 @@ type engine struct {
 	folded bool // the last line was a header that may go on in the next
 	pem    bool // inside a PEM block
 	rest   bool // the rest of this line is hidden and its word is written
+	torn   bool // bytes are missing before this line: it may be the inside of a PEM block
+}
+
+// state packs what later bytes depend on.
+func (e *engine) state() (bits uint8) {
+	for i, b := range []bool{e.mid, e.worded, e.folded, e.pem, e.rest, e.torn} {
+		if b {
+			bits |= 1 << i
+		}
+	}
+	return bits
+}
+
+// resume is the inverse of state.
+func (e *engine) resume(bits uint8) {
+	for i, b := range []*bool{&e.mid, &e.worded, &e.folded, &e.pem, &e.rest, &e.torn} {
+		*b = bits&(1<<i) != 0
+	}
+}
+
+// tear is the state behind a gap: anything may have begun in it.
+func (e *engine) tear() {
+	e.mid, e.worded, e.folded, e.rest, e.torn = true, true, true, true, true
+	e.pem = false // its end may be in the gap; torn hides its lines
 }
 
 // take appends what becomes of buf to dst and says how many bytes of it were
@@ -54,6 +78,16 @@ func (e *engine) take(dst, buf []byte, final bool) (out []byte, used int) {
 		e.pem, e.mid, e.worded = false, true, true
 		out, used = e.take(dst, buf[n:], final)
 		return out, n + used
+	}
+	if e.torn && !e.mid {
+		if !final {
+			return dst, 0
+		}
+		if insideOfPEM(buf) {
+			e.replaced(true)
+			return dst, len(buf)
+		}
+		e.torn = false
 	}
 	if e.folded && !e.mid {
 		if len(buf) > 0 && (buf[0] == ' ' || buf[0] == '\t') {
@@ -219,4 +253,10 @@ func endOfPEM(buf []byte) (n int, closed bool) {
 		return i + len("-----END") + j, true
 	}
 	return 0, false
+}
+
+// insideOfPEM reports whether a line could be one of a PEM block, its end included.
+func insideOfPEM(line []byte) bool {
+	line = bytes.TrimSpace(line)
+	return len(line) > 0 && (bytes.HasPrefix(line, []byte("-----END")) || run(line, 0, base64y) == len(line))
 }

@@ -49,7 +49,20 @@ type Redactor struct {
 	auto  atomic.Pointer[automaton]
 }
 
-type path struct{ dir, label string }
+// path is one spelling of a directory.
+type path struct {
+	form  []byte
+	label string
+}
+
+// spellings are how a directory stands in a text: as it is, in a URL, in JSON of
+// those who escape slashes.
+func spellings(dir, label string) (all []path) {
+	for _, slash := range []string{"/", "%2F", "%2f", `\/`} {
+		all = append(all, path{[]byte(strings.ReplaceAll(dir, "/", slash)), label})
+	}
+	return all
+}
 
 // New makes a Redactor that knows no values yet.
 func New(opts Options) *Redactor {
@@ -59,10 +72,10 @@ func New(opts Options) *Redactor {
 	r := &Redactor{word: opts.Word, knownOnly: opts.KnownOnly, forms: map[string][]string{}}
 	for dir, label := range opts.Paths {
 		if dir = filepath.Clean(dir); filepath.IsAbs(dir) && dir != "/" {
-			r.paths = append(r.paths, path{dir, label})
+			r.paths = append(r.paths, spellings(dir, label)...)
 		}
 	}
-	sort.Slice(r.paths, func(i, j int) bool { return len(r.paths[i].dir) > len(r.paths[j].dir) })
+	sort.Slice(r.paths, func(i, j int) bool { return len(r.paths[i].form) > len(r.paths[j].form) })
 	r.auto.Store(&automaton{})
 	return r
 }

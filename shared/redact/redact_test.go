@@ -140,6 +140,13 @@ var cases = []struct{ name, in, want string }{
 	{"paths", "open /home/joe/.config/x: no /home/joe, /home/joey, /srv/home/joe /home/joe.", "open <home>/.config/x: no <home>, /home/joey, /srv/home/joe /home/joe."},
 	{"longer path first", `"/home/joe/work/x"`, `"<work>/x"`},
 
+	{"path in a URL", "file:///home/joe/x http://home/joe/x //home/joe/y srv//home/joe", "file://<home>/x http://home/joe/x /<home>/y srv//home/joe"},
+	{"path behind a flag", "cc -I/home/joe/include -L/home/joe x-I/home/joe --I/home/joe", "cc -I<home>/include -L<home> x-I/home/joe --I/home/joe"},
+	{"path, escaped", `?directory=%2Fhome%2Fjoe%2fwork x=%2fhome%2fjoe%2fwork%2fa {"a":"\/home\/joe\/b"} a%2Fhome%2Fjoe`,
+		`?directory=<home>%2fwork x=<work>%2fa {"a":"<home>\/b"} a%2Fhome%2Fjoe`},
+	{"paths in a list", "PATH=/home/joe/bin:/home/joe/work/bin:/bin (/home/joe) '/home/joe' @/home/joe", "PATH=<home>/bin:<work>/bin:/bin (<home>) '<home>' @<home>"},
+	{"path with a space", "cd /srv/my files/x; ls /srv/my file", "cd <files>/x; ls /srv/my file"},
+
 	// Ordinary text.
 	{"source", "func f(ctx context.Context, token Token) (err error) {\n\tif token.Kind == '{' { return p.next() } // token\n", ""},
 	{"hash", "commit 3f786850e387550fdab836ed7e6dc881de23001b 550e8400-e29b-41d4-a716-446655440000", ""},
@@ -150,7 +157,7 @@ var cases = []struct{ name, in, want string }{
 }
 
 func sample(opts redact.Options) *redact.Redactor {
-	opts.Paths = map[string]string{"/home/joe": "<home>", "/home/joe/work/": "<work>"}
+	opts.Paths = map[string]string{"/home/joe": "<home>", "/home/joe/work/": "<work>", "/srv/my files": "<files>"}
 	r := redact.New(opts)
 	r.Learn(known, "joe")
 	return r

@@ -48,13 +48,21 @@ func (s *scan) run() {
 func (s *scan) mark(i int, c byte) int {
 	switch c {
 	case '\\':
+		if next := s.path(i); next > 0 {
+			return next
+		}
 		return s.escape(i)
 	case '%':
+		if next := s.path(i); next > 0 {
+			return next
+		}
 		if i+2 < len(s.buf) && isHex(s.buf[i+1]) && isHex(s.buf[i+2]) {
 			return i + 3
 		}
 	case '/':
-		return s.path(i)
+		if next := s.path(i); next > 0 {
+			return next
+		}
 	case '?':
 		return s.query(i)
 	case ':':
@@ -88,23 +96,52 @@ func (s *scan) escape(i int) int {
 	return i
 }
 
-// path replaces a known directory at the beginning of a path.
+// path replaces a known directory at the beginning of a path: from / on, or from its
+// escaped form. It gives 0 when none is there.
 func (s *scan) path(i int) int {
-	if s.noPaths || (i > 0 && (wordly[s.buf[i-1]] || s.buf[i-1] == '.' || s.buf[i-1] == '/')) {
-		return i + 1
+	if s.noPaths || len(s.red.paths) == 0 || !s.absolute(i) {
+		return 0
 	}
+	rest := s.buf[i:]
 	for _, p := range s.red.paths {
-		end := i + len(p.dir)
-		if !bytes.HasPrefix(s.buf[i:], []byte(p.dir)) {
+		if !bytes.HasPrefix(rest, p.form) {
+			if bytes.HasPrefix(p.form, rest) {
+				s.wait(i)
+			}
 			continue
 		}
+		end := i + len(p.form)
 		if end < len(s.buf) && (wordly[s.buf[end]] || s.buf[end] == '.') {
 			continue
 		}
 		s.spans = append(s.spans, span{start: i, end: end, label: p.label, lead: i})
 		return end
 	}
-	return i + 1
+	return 0
+}
+
+// absolute reports whether a path that begins at i is no part of another one or of a
+// URL's authority.
+func (s *scan) absolute(i int) bool {
+	at := i
+	for at > 0 && s.buf[at-1] == '/' {
+		at--
+	}
+	if at < i && i+1 < len(s.buf) && s.buf[i+1] == '/' {
+		return false // the last of several slashes decides
+	}
+	if at == 0 {
+		return true
+	}
+	switch c := s.buf[at-1]; {
+	case c == ':':
+		return i-at != 1 // not behind ://, but behind :///
+	case c == '.':
+		return false
+	case wordly[c]: // -I/usr/include is a flag and its value
+		return alnum[c] && at > 1 && s.buf[at-2] == '-' && (at == 2 || !wordly[s.buf[at-3]])
+	}
+	return true
 }
 
 // authority hides the user information of a URL whose authority begins at i.

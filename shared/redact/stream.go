@@ -20,18 +20,40 @@ const (
 // are no lines: all that is decided is passed on at once.
 type Stream struct {
 	mu     sync.Mutex
-	out    io.Writer
+	emit   func(text []byte, m Mark) error
 	engine engine
+	taken  int64 // bytes before buf
 	buf    []byte
 	look   int         // length of buf at which an unfinished line is looked at
 	timer  *time.Timer // nil with KnownOnly
-	err    error       // first error of out; nothing is written after it
+	err    error       // first error of emit; nothing is passed on after it
 	closed bool
+}
+
+// Mark is a place in a stream at which another Stream can go on with the same
+// result, in another process too. The zero Mark is the beginning.
+type Mark struct {
+	Taken int64 `json:"taken"` // bytes of the stream before it
+	State uint8 `json:"state"` // what they leave open
 }
 
 // Stream starts a stream to out. Close ends it.
 func (r *Redactor) Stream(out io.Writer) *Stream {
-	s := &Stream{out: out, engine: engine{red: r}, look: holdLine}
+	return r.Resume(Mark{}, func(text []byte, _ Mark) error {
+		if len(text) == 0 {
+			return nil
+		}
+		_, err := out.Write(text)
+		return err
+	})
+}
+
+// Resume goes on with a stream behind a mark. emit gets each text that is passed on
+// with the mark behind it, also an empty one when what was hidden ended there; it is
+// called by one goroutine at a time, with the stream locked.
+func (r *Redactor) Resume(m Mark, emit func(text []byte, m Mark) error) *Stream {
+	s := &Stream{emit: emit, engine: engine{red: r}, look: holdLine, taken: m.Taken}
+	s.engine.resume(m.State)
 	if !r.knownOnly {
 		s.timer = time.AfterFunc(time.Hour, s.flush)
 		s.timer.Stop()
@@ -62,6 +84,30 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Lost tells the stream that its next n bytes are missing. What was held back is
+// hidden, and so is what follows as long as it may belong to something that began in
+// the gap: the rest of a line, of a folded header, of a PEM block.
+func (s *Stream) Lost(n int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return io.ErrClosedPipe
+	}
+	s.taken += int64(len(s.buf)) + n
+	s.buf = nil
+	var out []byte
+	if !s.engine.red.knownOnly {
+		s.look = holdLine
+		s.timer.Stop()
+		if !s.engine.rest {
+			out = append(out, s.engine.red.word...)
+		}
+		s.engine.tear()
+	}
+	s.tell(out)
+	return s.err
+}
+
 // Close passes on what is left. It does not close the writer behind it.
 func (s *Stream) Close() error {
 	s.mu.Lock()
@@ -75,12 +121,12 @@ func (s *Stream) Close() error {
 	}
 	s.engine.auto = s.engine.red.known()
 	s.pass(false)
-	var out []byte
 	if len(s.buf) > 0 {
-		out, _ = s.engine.take(nil, s.buf, true)
+		s.taken += int64(len(s.buf))
+		out, _ := s.engine.take(nil, s.buf, true)
 		s.buf = nil
+		s.tell(out)
 	}
-	s.emit(out)
 	return s.err
 }
 
@@ -99,6 +145,7 @@ func (s *Stream) flush() {
 // when it is long or idle.
 func (s *Stream) pass(idle bool) {
 	var out []byte
+	held := len(s.buf)
 	for !s.engine.red.knownOnly {
 		n := bytes.IndexByte(s.buf, '\n') + 1
 		if n == 0 {
@@ -121,15 +168,19 @@ func (s *Stream) pass(idle bool) {
 			s.look = max(holdLine, 2*len(s.buf)) // so that looking again stays linear
 		}
 	}
+	used := held - len(s.buf)
 	if len(s.buf) == 0 {
 		s.buf = nil
 	}
-	s.emit(out)
+	if used > 0 {
+		s.taken += int64(used)
+		s.tell(out)
+	}
 }
 
-func (s *Stream) emit(out []byte) {
-	if len(out) == 0 || s.err != nil {
-		return
+// tell passes text on, with the mark behind it.
+func (s *Stream) tell(text []byte) {
+	if s.err == nil {
+		s.err = s.emit(text, Mark{s.taken, s.engine.state()})
 	}
-	_, s.err = s.out.Write(out)
 }
