@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"drawbridge/shared/checkup"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/profile"
 	"drawbridge/shared/service"
@@ -84,7 +85,7 @@ func doctorCommand(stdout io.Writer) *service.Command {
 			}
 			err = Doctor{
 				Registry: profile.BuiltIns(), Environ: os.Environ(),
-				Store: StoreProbe(abs), Siblings: SiblingsProbe(ownDir(), abs), Terminal: TerminalProbe(tmux),
+				Store: checkup.Store("bridge", abs), Siblings: SiblingsProbe(ownDir(), abs), Terminal: TerminalProbe(tmux),
 			}.Run(ctx, stdout, r)
 			if err == ErrFindings { // the report has said it
 				return service.Status(service.ExitFail)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"drawbridge/bridge/internal/hostcli"
+	"drawbridge/shared/checkup"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/profile"
 )
@@ -186,8 +187,8 @@ func TestDoctor_AllOK(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ok := func(context.Context) ([]hostcli.Fact, error) {
-		return []hostcli.Fact{{Name: "fact", Value: "<1>"}}, nil
+	ok := func(context.Context) ([]checkup.Fact, error) {
+		return []checkup.Fact{{Name: "fact", Value: "<1>"}}, nil
 	}
 	d := hostcli.Doctor{Environ: environ, Store: ok, Siblings: ok, Terminal: ok}
 	r, text, err := doctor(t, d, profileFile(t, "/usr/local/bin/my-agent", self), "1.8.0")
@@ -257,7 +258,7 @@ func TestDoctor_AllOK(t *testing.T) {
 // Proves host-profile 15.34, 15.32 and 15.18 (doctor): everything is wrong at once and
 // everything is reported, with no value of the environment in it.
 func TestDoctor_AllWrong(t *testing.T) {
-	bad := func(context.Context) ([]hostcli.Fact, error) {
+	bad := func(context.Context) ([]checkup.Fact, error) {
 		return nil, errors.New("cannot be used with " + token + " and " + session)
 	}
 	d := hostcli.Doctor{
@@ -287,7 +288,7 @@ func TestDoctor_AllWrong(t *testing.T) {
 }
 
 func TestDoctor_ProfileWrong(t *testing.T) {
-	called := func(context.Context) ([]hostcli.Fact, error) { t.Error("a probe ran"); return nil, nil }
+	called := func(context.Context) ([]checkup.Fact, error) { t.Error("a probe ran"); return nil, nil }
 	r, text, err := doctor(t, hostcli.Doctor{Environ: environ, Store: called}, profileFile(t, `"id"`, `"ID"`), "1.8.0")
 	if !errors.Is(err, hostcli.ErrFindings) || names(r) != "profile=error" {
 		t.Errorf("got %v: %s", err, text)
@@ -324,7 +325,7 @@ func TestSiblingsProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []hostcli.Fact{{Name: "found", Value: []string{"watchd", "outboxd"}}, {Name: "running", Value: []string{}}}
+	want := []checkup.Fact{{Name: "found", Value: []string{"watchd", "outboxd"}}, {Name: "running", Value: []string{}}}
 	if d := cmp.Diff(want, facts); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -12,7 +12,7 @@ var layers = [][]string{
 	{"fault", "strictjson", "version", "crashpoint"},
 	{"process", "redact", "workernet"},
 	{"store", "profile", "terminal", "httpd", "service", "sibling"},
-	{"callback", "agent"},
+	{"callback", "agent", "checkup"},
 	{"handoff"},
 	{"testkit"},
 }
