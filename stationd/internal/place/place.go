@@ -26,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -316,12 +317,22 @@ func (p *Place) Release() error {
 		return err
 	}
 	l := p.layout
-	for _, path := range []string{l.Runtime, l.Workspace, l.Home, l.Temp, l.Harness, filepath.Join(p.dir, lockName)} {
+	for _, path := range []string{l.Runtime, l.Workspace, l.Home, l.Temp, l.Harness} {
 		if err := removeTree(path); err != nil {
 			return unavailable("release the lease %s: %w", p.id, cause(err))
 		}
 	}
-	if err := os.Remove(p.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	left, err := os.ReadDir(p.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && slices.ContainsFunc(left, func(e fs.DirEntry) bool { return e.Name() != lockName }) {
+		err = errors.New("there is something else in its directory")
+	}
+	if err == nil { // the lock last: until then the next try finds the lease
+		err = os.RemoveAll(p.dir)
+	}
+	if err != nil {
 		return unavailable("release the lease %s: %w", p.id, cause(err))
 	}
 	return nil
