@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -154,6 +157,40 @@ func fetch(w http.ResponseWriter, r *http.Request) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	outcome(w, map[string]any{"status": resp.StatusCode, "body": string(body)}, err)
+}
+
+// drain connects to ?address=, through the HTTP proxy ?proxy= when there is one, reads
+// to the end and tells how many bytes came, and how long they took.
+func drain(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	first := q.Get("proxy")
+	if first == "" {
+		first = q.Get("address")
+	}
+	begin := time.Now()
+	c, err := net.DialTimeout("tcp", first, lookTime)
+	if err != nil {
+		outcome(w, nil, err)
+		return
+	}
+	defer c.Close()
+	in := bufio.NewReader(c)
+	if q.Get("proxy") != "" {
+		if _, err := fmt.Fprintf(c, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", q.Get("address")); err != nil {
+			outcome(w, nil, err)
+			return
+		}
+		resp, err := http.ReadResponse(in, &http.Request{Method: http.MethodConnect})
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = errors.New(resp.Status)
+		}
+		if err != nil {
+			outcome(w, nil, err)
+			return
+		}
+	}
+	n, err := io.Copy(io.Discard, in)
+	outcome(w, map[string]any{"bytes": n, "ns": time.Since(begin).Nanoseconds()}, err)
 }
 
 // signalTo sends ?signal= to ?pid=, one process.

@@ -145,6 +145,7 @@ func TestHarness_Looks(t *testing.T) {
 		"GET /dial?address=" + h.addr: true, "GET /dial?network=unix&address=/no/such": false,
 		"GET /dial?address=" + h.addr + "&send=" + url.QueryEscape("GET /health HTTP/1.0\r\n\r\n"): true,
 		"GET /fetch?url=" + url.QueryEscape("http://"+h.addr+"/health"):                            true,
+		"GET /drain?address=127.0.0.1:1":                                                           false, "GET /drain?address=a:1&proxy=" + h.addr: false,
 		"POST /signal?pid=0": false, "POST /signal?pid=1&signal=0": true, "POST /trace?pid=0": false,
 	} {
 		method, path, _ := strings.Cut(path, " ")
@@ -154,6 +155,27 @@ func TestHarness_Looks(t *testing.T) {
 	}
 	if got := h.value("GET", "/read?path="+file); got.Value != "text" {
 		t.Errorf("what was written: %+v", got)
+	}
+}
+
+func TestHarness_Drains(t *testing.T) {
+	h := startHarness(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = c.Write(make([]byte, 1<<20))
+			c.Close()
+		}
+	}()
+	if got := h.value("GET", "/drain?address="+l.Addr().String()); !got.OK || got.Value.(map[string]any)["bytes"] != float64(1<<20) {
+		t.Errorf("%+v", got)
+	}
+	if _, body := h.ask("GET", "/events?count=1&stamp=1", nil); !bytes.HasPrefix(body, []byte("id: 1\ndata: 1")) || len(body) < 30 {
+		t.Errorf("%q", body)
 	}
 }
 

@@ -41,6 +41,7 @@ func routes() *http.ServeMux {
 	m.HandleFunc("GET /dial", dial)
 	m.HandleFunc("GET /resolve", resolve)
 	m.HandleFunc("GET /fetch", fetch)
+	m.HandleFunc("GET /drain", drain)
 	m.HandleFunc("POST /signal", signalTo)
 	m.HandleFunc("POST /trace", trace)
 	return m
@@ -88,7 +89,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 
 // events is a stream: count events (0: without end) every so long, with ids after
 // Last-Event-ID, size bytes of data, and line ends lf, crlf or cr. With half the
-// last event is not finished and the stream stays open.
+// last event is not finished and the stream stays open. With stamp the data is the
+// time of writing, in Unix nanoseconds.
 func events(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	count, every, size := number(q.Get("count"), 0), pause(q.Get("every")), number(q.Get("size"), 1)
@@ -102,7 +104,11 @@ func events(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w).Flush
 	_ = flush()
 	for i := 0; count == 0 || i < count; i++ {
-		event := fmt.Sprintf("id: %d%[2]sdata: %[3]s%[2]s%[2]s", first+i, end, strings.Repeat("x", size))
+		data := strings.Repeat("x", size)
+		if q.Get("stamp") != "" {
+			data = strconv.FormatInt(time.Now().UnixNano(), 10)
+		}
+		event := fmt.Sprintf("id: %d%[2]sdata: %[3]s%[2]s%[2]s", first+i, end, data)
 		if q.Get("half") != "" && i == count-1 {
 			event = event[:len(event)/2]
 		}
