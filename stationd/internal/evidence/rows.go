@@ -48,26 +48,25 @@ type CleanedUp struct {
 type Rows struct {
 	Station     store.Station
 	Attempt     store.StationAttempt
-	Lease       store.Workspace
 	Tickets     []store.Ticket
 	TicketCount int64
 	Chain       store.Chain
-	CreatedAt   int64 // of the attempt: its first event
 }
 
 // FactsOf fills in what the rows say. What only the running parts know is left to
-// the caller: Egress, Loopback, Logs, Artifacts, and the counts of AgentRuntime.Bridge.
+// the caller: Times.Ended of an attempt that is about to end, Egress, Loopback, Logs, Artifacts, and the counts of AgentRuntime.Bridge.
 // A part of a row that cannot be read is left out.
 func FactsOf(rows Rows) Facts {
 	st, a := rows.Station, rows.Attempt
+	begun := store.IDTime(a.LeaseID)
 	f := Facts{
 		StationID: a.StationID, Attempt: a.Number, LeaseID: a.LeaseID, RunID: a.RunID,
 		Profile: st.Profile, Org: st.Org, Owner: st.Owner,
-		Times: Times{Created: Time(rows.CreatedAt), Started: Time(a.StartedAt), Ready: Time(a.ReadyAt), StopRequested: Time(a.StopAt), Ended: Time(a.EndedAt)},
+		Times: Times{Created: Time(begun), Started: Time(a.StartedAt), Ready: Time(a.ReadyAt), StopRequested: Time(a.StopAt), Ended: Time(a.EndedAt)},
 		Process: Process{BootID: a.BootID, ShimPID: a.ShimPID, ShimStart: a.ShimStart, PID: a.DaemonPID, StartTime: a.DaemonStart, PGID: a.DaemonPGID,
 			Containment: a.Containment, Exit: Exit{Source: ExitUnknown}},
 		Stop:   Stop{Reason: a.StopReason, RequestedBy: a.StopBy},
-		Limits: LimitsOf(time.Duration(a.TTLDeadline-rows.CreatedAt)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond),
+		Limits: LimitsOf(time.Duration(a.TTLDeadline-begun)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond),
 		Events: Events{Count: rows.Chain.Count, HeadHash: hex.EncodeToString(rows.Chain.Head[:])},
 	}
 	var l Launch
