@@ -2,12 +2,10 @@ package launch
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
@@ -21,21 +19,13 @@ import (
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
+	"drawbridge/stationd/internal/tree"
 )
 
 // Bounds of a workspace.
 const (
-	maxWorkspaceFiles = 200_000
-	maxWorkspaceBytes = 8 << 30
-	maxListing        = 64 << 20
-	gitTime           = 2 * time.Minute
-)
-
-// File modes, as git writes them.
-const (
-	modeFile    = "100644"
-	modeProgram = "100755"
-	modeLink    = "120000"
+	maxListing = 64 << 20
+	gitTime    = 2 * time.Minute
 )
 
 // Grounding is what evidence says of a workspace: what it was made of.
@@ -253,9 +243,9 @@ func (s *copier) open(from *os.Root, name string) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return refusedWorkspace("read %s: it changed while it was read", fault.CleanLine(name))
 	}
-	mode := modeFile
+	mode := tree.File
 	if info.Mode().Perm()&0o100 != 0 {
-		mode = modeProgram
+		mode = tree.Program
 	}
 	return s.file(name, mode, f)
 }
@@ -313,11 +303,11 @@ func (s *copier) blobs(list string, ask io.Writer, told *bufio.Reader) error {
 			return refusedWorkspace("git has no object for %s", fault.CleanLine(name))
 		}
 		size, err := strconv.ParseInt(about[2], 10, 64)
-		if err != nil || size < 0 || size > maxWorkspaceBytes {
+		if err != nil || size < 0 || size > tree.MaxBytes {
 			return refusedWorkspace("git says nothing useful of %s", fault.CleanLine(name))
 		}
 		content := io.LimitReader(told, size)
-		if fields[0] == modeLink {
+		if fields[0] == tree.Link {
 			var target []byte
 			if target, err = io.ReadAll(io.LimitReader(content, maxPath+1)); err == nil {
 				err = s.link(name, string(target))
@@ -343,8 +333,8 @@ func (s *copier) place(name string) error {
 	if slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return strings.EqualFold(part, ".git") }) {
 		return refusedWorkspace("copy %s: it is a part of a repository itself", fault.CleanLine(name))
 	}
-	if len(s.copied) >= maxWorkspaceFiles {
-		return refusedWorkspace("more than %d files", maxWorkspaceFiles)
+	if len(s.copied) >= tree.MaxFiles {
+		return refusedWorkspace("more than %d files", tree.MaxFiles)
 	}
 	if dir := path.Dir(name); dir != "." {
 		if err := s.to.MkdirAll(dir, 0o755); err != nil {
@@ -360,23 +350,23 @@ func (s *copier) file(name, mode string, content io.Reader) error {
 		return err
 	}
 	perm := os.FileMode(0o644)
-	if mode == modeProgram {
+	if mode == tree.Program {
 		perm = 0o755
 	} else {
-		mode = modeFile
+		mode = tree.File
 	}
 	f, err := s.to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return refusedWorkspace("copy %s: %w", fault.CleanLine(name), err)
 	}
 	sum := sha256.New()
-	left := maxWorkspaceBytes - s.bytes
+	left := tree.MaxBytes - s.bytes
 	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(content, left+1))
 	if err = errors.Join(err, f.Chmod(perm), f.Close()); err != nil {
 		return refusedWorkspace("copy %s: %w", fault.CleanLine(name), err)
 	}
 	if n > left {
-		return refusedWorkspace("more than %d bytes", int64(maxWorkspaceBytes))
+		return refusedWorkspace("more than %d bytes", int64(tree.MaxBytes))
 	}
 	s.bytes += n
 	s.copied[name] = entry{mode, [sha256.Size]byte(sum.Sum(nil))}
@@ -395,14 +385,14 @@ func (s *copier) link(name, to string) error {
 	if err := s.to.Symlink(to, name); err != nil {
 		return refusedWorkspace("copy %s: %w", fault.CleanLine(name), err)
 	}
-	s.copied[name] = entry{modeLink, sha256.Sum256([]byte(to))}
+	s.copied[name] = entry{tree.Link, sha256.Sum256([]byte(to))}
 	return nil
 }
 
 // checkLinks follows every link as the kernel does, through other links too.
 func (s *copier) checkLinks() error {
 	for name, e := range s.copied {
-		if e.mode != modeLink {
+		if e.mode != tree.Link {
 			continue
 		}
 		if _, err := s.to.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -420,15 +410,9 @@ func leaves(name string) error {
 func (s *copier) digest() string {
 	lines := make([]string, 0, len(s.copied))
 	for name, e := range s.copied {
-		lines = append(lines, fmt.Sprintf("%s %s %x\n", e.mode, name, e.sum))
+		lines = append(lines, tree.Line(e.mode, name, e.sum))
 	}
-	slices.Sort(lines)
-	var b bytes.Buffer
-	for _, l := range lines {
-		b.WriteString(l)
-	}
-	sum := sha256.Sum256(b.Bytes())
-	return hex.EncodeToString(sum[:])
+	return tree.Digest(lines)
 }
 
 func refusedWorkspace(format string, args ...any) *fault.Error {
