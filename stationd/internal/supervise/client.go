@@ -3,7 +3,6 @@ package supervise
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 
@@ -17,45 +16,92 @@ import (
 // read on; the shim keeps the rest.
 const eventQueue = 64
 
-// A Client speaks to one shim over one connection. Its methods may be called from
-// several goroutines.
+// A Client speaks to one shim over one connection, or with Reconnect over one after
+// another. Its methods may be called from several goroutines.
 type Client struct {
-	conn   net.Conn
+	nonce  string
+	redial func(context.Context) (net.Conn, error) // nil: the first connection is the only one
 	events chan wire.Message
-	ended  chan struct{} // closed by Close: events are not waited for any more
-	once   sync.Once
+	ended  context.Context // done with Close: events are not waited for any more
+	end    context.CancelFunc
 	read   sync.WaitGroup
+
+	told tellings // of receive alone
 
 	writing sync.Mutex
 
 	mu      sync.Mutex
+	conn    net.Conn // the current one
 	last    int64
 	waiting map[int64]chan wire.Message
-	err     error // why the connection ended
+	err     error // why there is no connection
 }
 
 // Connect says hello with the nonce and takes over the shim: an older connection
 // is closed by it. The Client owns conn from now on, also when Connect fails.
 func Connect(ctx context.Context, conn net.Conn, nonce string) (*Client, error) {
-	c := &Client{conn: conn, events: make(chan wire.Message, eventQueue), ended: make(chan struct{}), waiting: map[int64]chan wire.Message{}}
-	c.read.Go(c.receive)
-	if _, err := c.ask(ctx, wire.Request{Op: wire.OpHello, Nonce: nonce}); err != nil {
-		_ = c.Close()
+	return connect(ctx, conn, nonce, nil)
+}
+
+// Reconnect is Connect for a way that may be cut. While it is, requests fail with
+// fault.ShimLost; redial is asked for the next connection, and waits and tries as
+// long as that makes sense. Its error, Close, and a shim that does not know the
+// nonce are the end. What the shim tells once more is not an event again.
+func Reconnect(ctx context.Context, conn net.Conn, nonce string, redial func(context.Context) (net.Conn, error)) (*Client, error) {
+	return connect(ctx, conn, nonce, redial)
+}
+
+func connect(ctx context.Context, conn net.Conn, nonce string, redial func(context.Context) (net.Conn, error)) (*Client, error) {
+	c := &Client{nonce: nonce, redial: redial, conn: conn, events: make(chan wire.Message, eventQueue), told: tellings{next: map[string]int64{}}, waiting: map[int64]chan wire.Message{}}
+	c.ended, c.end = context.WithCancel(context.Background())
+	r, err := c.hello(ctx, conn)
+	if err != nil {
+		c.end()
 		return nil, err
 	}
+	c.read.Go(func() { c.receive(r) })
 	return c, nil
+}
+
+// hello begins a connection, which nobody else uses yet. It is closed on failure.
+func (c *Client) hello(ctx context.Context, conn net.Conn) (*wire.Reader, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	r := wire.NewReader(conn)
+	var m wire.Message
+	err := wire.Write(conn, wire.Request{Op: wire.OpHello, Nonce: c.nonce})
+	if err == nil {
+		err = r.Read(&m)
+	}
+	switch {
+	case !stop():
+		err = lost(wire.OpHello, context.Cause(ctx))
+	case err != nil:
+		err = lost(wire.OpHello, err)
+	case m.Error != nil:
+		err = refused(wire.OpHello, m.Error)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return r, nil
 }
 
 // Close ends the connection; the shim lives on.
 func (c *Client) Close() error {
-	c.once.Do(func() { close(c.ended) })
+	c.end()
+	c.mu.Lock()
 	err := c.conn.Close()
+	c.mu.Unlock()
 	c.read.Wait()
+	if errors.Is(err, net.ErrClosed) { // it had been cut
+		return nil
+	}
 	return err
 }
 
-// Events gives what the shim tells by itself. The channel is closed when the
-// connection ends. It has to be read: while it is full, answers wait behind it.
+// Events gives what the shim tells by itself. The channel is closed with the last
+// connection. It has to be read: while it is full, answers wait behind it.
 func (c *Client) Events() <-chan wire.Message { return c.events }
 
 // Launch starts the daemon.
@@ -165,25 +211,65 @@ func (c *Client) ask(ctx context.Context, q wire.Request) (wire.Message, error) 
 func (c *Client) send(q wire.Request) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	return wire.Write(c.conn, q)
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	return wire.Write(conn, q)
 }
 
-// receive sorts what comes until the connection ends.
-func (c *Client) receive() {
+// receive sorts what comes until the last connection ends.
+func (c *Client) receive(r *wire.Reader) {
 	defer close(c.events)
-	r := wire.NewReader(c.conn)
+	for r != nil {
+		c.cut(c.sort(r))
+		if c.redial == nil {
+			return
+		}
+		r = c.again()
+	}
+}
+
+// again gives the next connection, nil when there is none.
+func (c *Client) again() *wire.Reader {
+	for c.ended.Err() == nil {
+		conn, err := c.redial(c.ended)
+		if err != nil {
+			c.cut(err)
+			return nil
+		}
+		r, err := c.hello(c.ended, conn)
+		if err == nil {
+			c.mu.Lock()
+			c.conn, c.err = conn, nil
+			c.mu.Unlock()
+			if c.ended.Err() != nil { // Close saw the one before
+				_ = conn.Close()
+			}
+			return r
+		}
+		if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeNonce {
+			c.cut(err)
+			return nil
+		}
+	}
+	return nil
+}
+
+// sort handles what one connection brings, and gives the error that ended it.
+func (c *Client) sort(r *wire.Reader) error {
 	for {
 		var m wire.Message
 		if err := r.Read(&m); err != nil {
-			c.fail(err)
-			return
+			return err
 		}
 		if m.ID == 0 {
+			if !c.told.fresh(&m) {
+				continue
+			}
 			select {
 			case c.events <- m:
-			case <-c.ended:
-				c.fail(net.ErrClosed)
-				return
+			case <-c.ended.Done():
+				return net.ErrClosed
 			}
 			continue
 		}
@@ -196,16 +282,48 @@ func (c *Client) receive() {
 	}
 }
 
-// fail ends all that wait for an answer.
-func (c *Client) fail(err error) {
-	_ = c.conn.Close()
+// cut ends all that wait for an answer.
+func (c *Client) cut(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_ = c.conn.Close()
 	c.err = err
 	for id, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, id)
 	}
+}
+
+// tellings is what the shim told so far. A new connection is told again what was not
+// acknowledged on the one before, and how the daemon ended.
+type tellings struct {
+	next   map[string]int64 // by stream: what follows
+	exited bool
+}
+
+// fresh reports whether an event is new, and cuts off what of it is not.
+func (t *tellings) fresh(m *wire.Message) bool {
+	switch m.Event {
+	case wire.EventExit:
+		was := t.exited
+		t.exited = true
+		return !was
+	case wire.EventOutput:
+		again := min(max(t.next[m.Stream]-m.Seq, 0), int64(len(m.Data)))
+		m.Seq, m.Data = m.Seq+again, m.Data[again:]
+		if len(m.Data) == 0 {
+			return false
+		}
+		t.next[m.Stream] = m.Seq + int64(len(m.Data))
+	case wire.EventDropped:
+		again := min(max(t.next[m.Stream]-m.Seq, 0), m.Bytes)
+		m.Seq, m.Bytes = m.Seq+again, m.Bytes-again
+		if m.Bytes == 0 {
+			return false
+		}
+		t.next[m.Stream] = m.Seq + m.Bytes
+	}
+	return true
 }
 
 func lost(op string, err error) error {
@@ -226,5 +344,5 @@ func refused(op string, e *wire.Error) error {
 	case wire.CodeNonce:
 		code = fault.ShimLost
 	}
-	return fault.New(code, "%s: %w", op, fmt.Errorf("%s", fault.CleanLine(e.Message)))
+	return fault.New(code, "%s: %w", op, &wire.Error{Code: e.Code, Message: fault.CleanLine(e.Message)})
 }

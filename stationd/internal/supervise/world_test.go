@@ -246,6 +246,20 @@ func (e *events) exited() *wire.End {
 	return e.exit
 }
 
+func (e *events) closed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ended
+}
+
+// file makes an empty file in the workspace.
+func (w *world) file(name string) {
+	w.Helper()
+	if err := os.WriteFile(filepath.Join(w.spec.Workspace, name), nil, 0o644); err != nil {
+		w.Fatal(err)
+	}
+}
+
 // freePort is a port that nobody has on the outside.
 func freePort(t testing.TB) int {
 	t.Helper()
