@@ -196,32 +196,31 @@ func linesEnd(b []byte, n int) int {
 }
 
 // Settled captures p until two captures that lie gap apart are equal, facts
-// included, and gives the second. A screen that has not settled after timeout
-// is terminal_not_idle with ErrUnsettled in its chain, beside the last screen
-// seen; a pane or server that is gone is terminal_not_found, another process in
-// the pane terminal_changed.
+// included, and gives the second. At least two are made, however slow tmux is; none
+// begins later than timeout. A screen that has not settled by then is
+// terminal_not_idle with ErrUnsettled in its chain, beside the last screen seen; a
+// pane or server that is gone is terminal_not_found, another process in the pane
+// terminal_changed.
 func (t *Tmux) Settled(ctx context.Context, p Pane, gap, timeout time.Duration) (Screen, error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var last Screen
-	for seen := false; ; seen = true {
-		if seen {
-			select {
-			case <-limited.Done():
-			case <-time.After(gap):
-			}
-		}
-		screen, err := t.CaptureOne(limited, p)
-		switch {
-		case ctx.Err() != nil:
+	last, err := t.CaptureOne(ctx, p)
+	if err != nil {
+		return Screen{}, err
+	}
+	for end := time.Now().Add(timeout); ; {
+		select {
+		case <-ctx.Done():
 			return last, fmt.Errorf("watching pane %s settle: %w", p.ID, ctx.Err())
-		case limited.Err() != nil:
-			return last, fault.New(fault.TerminalNotIdle, "watching pane %s settle: %w for %s", p.ID, ErrUnsettled, timeout).
-				WithHint("the program in the pane is drawing; wait until it is idle").Safe()
+		case <-time.After(gap):
+		}
+		screen, err := t.CaptureOne(ctx, p)
+		switch {
 		case err != nil:
 			return last, err
-		case seen && screen.Pane == last.Pane && bytes.Equal(screen.Text, last.Text):
+		case screen.Pane == last.Pane && bytes.Equal(screen.Text, last.Text):
 			return screen, nil
+		case time.Now().After(end):
+			return screen, fault.New(fault.TerminalNotIdle, "watching pane %s settle: %w for %s", p.ID, ErrUnsettled, timeout).
+				WithHint("the program in the pane is drawing; wait until it is idle").Safe()
 		}
 		last = screen
 	}
