@@ -1,0 +1,104 @@
+package control
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/fault"
+	"drawbridge/stationd/internal/peer"
+)
+
+// listener is the control socket. It lets in so many connections at once, and only
+// peers of this network namespace.
+type listener struct {
+	*net.UnixListener
+	path string
+	inc  unix.Stat_t // the file that is ours
+	room chan struct{}
+}
+
+// listen puts a socket of mode 0600 at path. A stationd that answers there keeps it;
+// what is dead, or stands still, is replaced.
+func listen(ctx context.Context, path string) (*listener, error) {
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode().Type() != os.ModeSocket {
+			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: something else stands at %s", path)
+		}
+		probe, cancel := context.WithTimeout(ctx, probeWait)
+		defer cancel()
+		if NewClient(path).Answers(probe) {
+			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: another stationd answers at %s", path).
+				WithHint("it serves another Store; give each its own -runtime-dir")
+		}
+	}
+	// Born under another name: nobody can connect before the mode is right, and
+	// nothing stands at path for a moment only.
+	born := path + ".new"
+	_ = os.Remove(born)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: born, Net: "unix"})
+	if err != nil {
+		return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	out := &listener{UnixListener: l, path: path, room: make(chan struct{}, maxConnections)}
+	if err := out.settle(born); err != nil {
+		_ = l.Close()
+		_ = os.Remove(born)
+		return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket %s: %w", path, err)
+	}
+	return out, nil
+}
+
+func (l *listener) settle(born string) error {
+	if err := os.Chmod(born, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Lstat(born, &l.inc); err != nil {
+		return err
+	}
+	return os.Rename(born, l.path)
+}
+
+// remove takes the socket away, unless it is another's by now.
+func (l *listener) remove() {
+	var now unix.Stat_t
+	if unix.Lstat(l.path, &now) == nil && now.Ino == l.inc.Ino && now.Dev == l.inc.Dev {
+		_ = os.Remove(l.path)
+	}
+}
+
+// Accept waits for room and for a peer of this network namespace.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		l.room <- struct{}{}
+		c, err := l.AcceptUnix()
+		if err != nil {
+			<-l.room
+			return nil, err
+		}
+		v := &visitor{UnixConn: c, leave: sync.OnceFunc(func() { <-l.room })}
+		if v.peer, err = peer.Of(c); err == nil && v.peer.Near() {
+			return v, nil
+		}
+		_ = v.Close()
+	}
+}
+
+// visitor is a connection whose peer is known.
+type visitor struct {
+	*net.UnixConn
+	peer  peer.Peer
+	leave func()
+}
+
+// Close ends the connection and makes room.
+func (v *visitor) Close() error {
+	defer v.leave()
+	return v.UnixConn.Close()
+}
+
+type peerKey struct{}
