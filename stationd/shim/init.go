@@ -83,6 +83,7 @@ func newShim(spec wire.Spec) (s *shim, err error) {
 		return nil, fault.New(fault.Usage, "specification: %w", err)
 	}
 	deafen()
+	unix.Umask(0o022) // the starter's may be so narrow that the daemon could not enter what is made here
 	if err := closeInherited(); err != nil {
 		return nil, fmt.Errorf("close inherited descriptors: %w", err)
 	}
