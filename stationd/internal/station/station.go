@@ -28,12 +28,12 @@ import (
 	"net/netip"
 	"time"
 
-	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/access"
 	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/gate"
 	"drawbridge/stationd/internal/launch"
+	"drawbridge/stationd/internal/lease"
 )
 
 // What is done with attempts when stationd ends (station §4.7).
@@ -50,36 +50,20 @@ const (
 
 // Options configures New. Store, Host, Access and StateDir are required.
 type Options struct {
-	Store    *store.Store
-	Host     string // names this stationd's machine in the Store
-	Gate     *gate.Gate
-	Access   *access.Access
-	Profiles launch.Profiles // nil: the built-in ones
-	Egress   egress.Profiles
-	Internal []netip.AddrPort // addresses of gate, control and broker: no way out leads there
-	StateDir string           // absolute; evidence logs are kept below
-	Environ  []string         // of stationd, NAME=value: what a spec's env.allow picks from
-	Orphan   time.Duration    // how long a shim lives without a stationd; 0: DefaultOrphan
-	Grace    time.Duration    // between TERM and KILL where a spec says nothing; 0: the spec's default
-	Drain    time.Duration    // until everything has ended at the end of Run; 0: DefaultDrain
-	OnExit   string           // OnExitStop or OnExitKeep; "" is OnExitStop
-	Log      *slog.Logger     // nil discards
-}
-
-// StartRequest asks for a new station.
-type StartRequest struct {
-	Spec []byte // JSON, station §6.1
-	Key  string // of the client, "" for none: the same key and spec give the same station
-}
-
-// Started is a station whose attempt's row is durable.
-type Started struct {
-	Station store.Station
-	Attempt int64
-	Bridge  string // path below which clients will find the daemon; "" without a bridge
-}
-
-func unavailable(doing string) error {
-	return fault.New(fault.LeaseHeld, "%s: this stationd does not act yet", doing).
-		WithHint("another stationd of this host holds the lease, or this one has only begun; try again")
+	Store  *store.Store
+	Host   string // names this stationd's machine in the Store
+	Gate   *gate.Gate
+	Access *access.Access
+	// Providers by the names that specs give them.
+	Providers map[string]lease.Provider
+	Profiles  launch.Profiles // nil: the built-in ones
+	Egress    egress.Profiles
+	Internal  []netip.AddrPort // addresses of gate, control and broker: no way out leads there
+	StateDir  string           // absolute; evidence logs are kept below
+	Environ   []string         // of stationd, NAME=value: what a spec's env.allow picks from
+	Orphan    time.Duration    // how long a shim lives without a stationd; 0: DefaultOrphan
+	Grace     time.Duration    // between TERM and KILL where a spec says nothing; 0: the spec's default
+	Drain     time.Duration    // until everything has ended at the end of Run; 0: DefaultDrain
+	OnExit    string           // OnExitStop or OnExitKeep; "" is OnExitStop
+	Log       *slog.Logger     // nil discards
 }

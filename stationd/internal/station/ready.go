@@ -1,0 +1,178 @@
+package station
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"drawbridge/shared/crashpoint"
+	"drawbridge/shared/store"
+	"drawbridge/stationd/internal/gate"
+	"drawbridge/stationd/internal/supervise"
+	"drawbridge/stationd/internal/wire"
+)
+
+// maxProbe is how much of a probe's answer is read; the rest is of no interest.
+const maxProbe = 64 << 10
+
+// becomeReady waits for the daemon, looks at what listens, and lets clients in.
+func (a *attempt) becomeReady(ctx context.Context) error {
+	if err := a.awaitDaemon(ctx); err != nil {
+		return err
+	}
+	if err := a.openBridge(); err != nil {
+		return err
+	}
+	crashpoint.At("bridge_opened")
+	err := a.move(a.base, func(ctx context.Context, s *store.Store, id string, n int64) (store.StationAttempt, error) {
+		return s.AttemptIsReady(ctx, a.lease, id, n)
+	})
+	if err != nil {
+		return err
+	}
+	a.keepLooking()
+	return nil
+}
+
+// awaitDaemon asks until the daemon answers and a descendant of the shim listens on
+// its port on loopback (station §7.2, §7.4).
+func (a *attempt) awaitDaemon(ctx context.Context) error {
+	wait := time.Duration(a.plan.Readiness.TimeoutMS) * time.Millisecond
+	bounded, cancel := context.WithTimeoutCause(ctx, wait, errNotReady)
+	defer cancel()
+	var err error
+	if a.loopback, err = supervise.NewLoopback(a.plan.Loopback); err != nil {
+		return err
+	}
+	probe, idle, err := a.probe()
+	if err != nil {
+		return err
+	}
+	defer idle()
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		rows, err := a.listeners(bounded)
+		if err == nil {
+			if err := a.judge(a.loopback.Check(rows)); err != nil {
+				return err
+			}
+			if a.loopback.Serves(rows, a.port) && probe(bounded) {
+				return nil
+			}
+		}
+		select {
+		case <-bounded.Done():
+			return context.Cause(bounded)
+		case <-tick.C:
+		}
+	}
+}
+
+// probe gives what asks the daemon once whether it is there, with its credential.
+// idle closes what that keeps open.
+func (a *attempt) probe() (ask func(context.Context) bool, idle func(), err error) {
+	path := a.plan.Readiness.HTTPPath
+	if path == "" { // that it listens is enough
+		return func(context.Context) bool { return true }, func() {}, nil
+	}
+	credential, err := a.plan.inject(a.secret())
+	if err != nil {
+		return nil, nil, err
+	}
+	transport := &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
+		DisableKeepAlives: true, DisableCompression: true,
+	}
+	client := &http.Client{
+		Transport: transport, Timeout: probeTime, // one that hangs is not the whole readiness
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	ask = func(ctx context.Context) bool {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port))+path, nil)
+		if err != nil {
+			return false
+		}
+		credential.Apply(r.Header)
+		answer, err := client.Do(r)
+		if err != nil {
+			return false
+		}
+		_, _ = io.CopyN(io.Discard, answer.Body, maxProbe)
+		answer.Body.Close()
+		return answer.StatusCode < http.StatusInternalServerError
+	}
+	return ask, transport.CloseIdleConnections, nil
+}
+
+// listeners asks the shim what listens in its namespace.
+func (a *attempt) listeners(ctx context.Context) (rows []wire.Listener, err error) {
+	err = a.request(ctx, pingTime, func(ctx context.Context, c *supervise.Client) error {
+		rows, err = c.Listeners(ctx)
+		return err
+	})
+	return rows, err
+}
+
+// judge notes what was found newly, and refuses a breach.
+func (a *attempt) judge(found []supervise.Finding) error {
+	var breach error
+	for _, f := range found {
+		a.note("listener_found", map[string]any{"protocol": f.Protocol, "address": f.Address, "program": a.redactor.Text(f.Program), "breach": f.Breach})
+		if f.Breach && breach == nil {
+			breach = errBreach
+		}
+	}
+	return breach
+}
+
+// Why a daemon that runs is not let go on.
+var (
+	errNotReady = errors.New("the daemon is not ready in time")
+	errBreach   = errors.New("the daemon listens outside loopback")
+)
+
+// openBridge lets the gate route to the daemon. Until the row says ready it answers
+// that the station is not.
+func (a *attempt) openBridge() error {
+	b := a.plan.Bridge
+	if b == nil {
+		return nil
+	}
+	credential, err := a.plan.inject(a.secret())
+	if err != nil {
+		return err
+	}
+	route, err := a.m.opts.Gate.Open(gate.Bridge{
+		Station: a.station.ID, Attempt: int(a.current().Number), Port: a.port, Dial: a.dial,
+		HeaderAllow: b.HeaderAllow, Credential: credential, Limits: limits(b.Limits),
+	})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.route = route
+	return nil
+}
+
+// keepLooking goes on looking at what listens until a stop was asked for.
+func (a *attempt) keepLooking() {
+	a.looking.Go(func() {
+		for a.ctx.Err() == nil {
+			err := a.loopback.Run(a.ctx, a.listeners, func(f supervise.Finding) {
+				if a.judge([]supervise.Finding{f}) != nil {
+					a.want(store.StopLoopback)
+				}
+			})
+			if err == nil {
+				return
+			}
+			sleep(a.ctx, supervise.CheckEvery) // the shim is out of reach: the heartbeat decides
+		}
+	})
+}
