@@ -7,7 +7,7 @@
 // in.sock to the daemon's port and 127.0.0.1:3128 to egress.sock, serves ctl.sock
 // (package wire), and ends, with everything beside it, when the time is over or
 // nobody attends. It keeps no secret on a disk but the nonce of its own socket.
-// start is how another machine's stationd makes it.
+// lease is how another machine's stationd makes it, and all else that belongs to it.
 //
 // Its relay carries connections of a loopback address to a Unix socket. With a
 // command after -- it listens first, then starts the command and ends with its
@@ -42,7 +42,7 @@ func program(stdout, stderr io.Writer) *service.Program {
 		Name: "station-shim", Short: "holds a station's daemon in namespaces of its own, and relays connections into and out of them",
 		Stdout: stdout, Stderr: stderr,
 		Commands: []*service.Command{
-			relayCommand(), initCommand(os.Stdin), startCommand(os.Stdin, stdout), stageCommand(), holdCommand(stdout),
+			relayCommand(), initCommand(os.Stdin), leaseCommand(os.Stdin, stdout), stageCommand(), holdCommand(stdout),
 			service.Version("station-shim", stdout, nil),
 		},
 	}

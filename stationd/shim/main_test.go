@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 		{"relay -listen 127.0.0.1:0 -connect x", 2, "", "want the absolute path"},
 		{"init", 2, "", "stationd starts it"},
 		{"exec", 2, "", "exec is started by init"},
-		{"start", 2, "", "read the specification"},
+		{"lease", 2, "", "read the request"},
 		{"other", 2, "", `unknown command "other"`},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

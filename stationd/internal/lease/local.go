@@ -35,14 +35,18 @@ func NewLocal(base place.Base, shim supervise.Options) *Local {
 
 // Describe says how a station is held here.
 func (p *Local) Describe() Description {
-	return Description{Name: launch.DefaultProvider, Kind: KindLocal, Station: contract("a child process in namespaces of its own", "ctl.sock and a pidfd", "in.sock")}
+	kinds := []string{supervise.KindPIDNamespace}
+	if p.shim.Cgroup != "" {
+		kinds = []string{supervise.KindPIDNamespaceCgroup, supervise.KindPIDNamespace}
+	}
+	return Description{Name: launch.DefaultProvider, Kind: KindLocal, Station: contract("a child process in namespaces of its own", "ctl.sock and a pidfd", "in.sock", kinds)}
 }
 
 // contract is that of the providers here, which differ in how the shim is reached.
-func contract(start, supervised, bridge string) *StationContract {
+func contract(start, supervised, bridge string, kinds []string) *StationContract {
 	return &StationContract{
 		Start: start, Supervise: supervised, Bridge: bridge, Stop: "signals through the shim, then the end of its pid namespace",
-		OS: linux, Network: egress.Netns, Containment: []string{supervise.KindPIDNamespaceCgroup, supervise.KindPIDNamespace}, Version: 1,
+		OS: linux, Network: egress.Netns, Containment: kinds, Version: 1,
 	}
 }
 
@@ -187,11 +191,9 @@ func (m *localMachine) Obtain(ctx context.Context, a launch.Artifact) (launch.Ob
 }
 
 func (m *localMachine) StartShim(ctx context.Context, spec wire.Spec, allowRoot bool) (Shim, error) {
-	l := m.at.Layout()
-	spec.Runtime, spec.UID, spec.Workspace, spec.Home, spec.Temp = l.Runtime, os.Geteuid(), l.Workspace, l.Home, l.Temp
 	o := m.shim
 	o.AllowRoot = allowRoot
-	p, err := supervise.Start(ctx, o, spec)
+	p, err := supervise.Start(ctx, o, m.at.Complete(spec))
 	if err != nil {
 		return nil, err
 	}

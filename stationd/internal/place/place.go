@@ -27,7 +27,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -360,8 +359,8 @@ func (p *Place) Socket(name string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, unavailable("listen on %s: %w", name, cause(err))
+	if err := p.unlink(name); err != nil {
+		return nil, unavailable("listen on %s: %w", name, err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -375,13 +374,4 @@ func (p *Place) socket(name string) (string, error) {
 		return "", unavailable("listen: not a name of a socket")
 	}
 	return filepath.Join(p.layout.Runtime, name), nil
-}
-
-// TimeLeft turns a deadline in the boot time of one machine into a duration, and
-// Deadline back on another. 0 is none.
-func TimeLeft(deadline int64) time.Duration {
-	if deadline == 0 {
-		return 0
-	}
-	return max(time.Duration(deadline-process.BootTime())*time.Millisecond, time.Millisecond)
 }

@@ -1,0 +1,312 @@
+package place
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drawbridge/shared/fault"
+	"drawbridge/shared/process"
+	"drawbridge/shared/strictjson"
+	"drawbridge/stationd/internal/artifact"
+	"drawbridge/stationd/internal/supervise"
+	"drawbridge/stationd/internal/tree"
+	"drawbridge/stationd/internal/wire"
+)
+
+// Ops of a Request.
+const (
+	OpAbout     = "about"
+	OpMake      = "make"
+	OpCheck     = "check"
+	OpPrepare   = "prepare"
+	OpUnpack    = "unpack" // the archive follows the request
+	OpPut       = "put"    // the harness follows the request
+	OpIdentify  = "identify"
+	OpStart     = "start"
+	OpNonce     = "nonce"
+	OpRecorded  = "recorded"
+	OpEnded     = "ended"
+	OpAlive     = "alive"
+	OpKill      = "kill"
+	OpUnlink    = "unlink"
+	OpArtifacts = "artifacts"
+	OpWipe      = "wipe"
+	OpRelease   = "release"
+)
+
+// MaxAnswer bounds an answer: the longest one lists artifacts.
+const MaxAnswer = 4 << 20
+
+const (
+	harnessName = "artifact"
+	maxHarness  = 512 << 20
+	maxNonce    = 256
+)
+
+// Request is one thing to do with a place of another machine: one line on stdin of
+// the shim's command lease, and behind it what belongs to the op.
+type Request struct {
+	Op    string `json:"op"`
+	Base  Base   `json:"base"`
+	Lease string `json:"lease,omitempty"`
+
+	User        *wire.User           `json:"user,omitempty"`        // prepare, unpack
+	Path        string               `json:"path,omitempty"`        // identify: a program; unlink: a socket's name
+	Paths       []string             `json:"paths,omitempty"`       // artifacts
+	MaxBytes    int64                `json:"max_bytes,omitempty"`   // artifacts
+	SHA256      string               `json:"sha256,omitempty"`      // put, unpack: what has to arrive
+	Incarnation *process.Incarnation `json:"incarnation,omitempty"` // alive, kill
+	Spec        *wire.Spec           `json:"spec,omitempty"`        // start
+	LeftMS      int64                `json:"left_ms,omitempty"`     // start: until the deadline
+	AllowRoot   bool                 `json:"allow_root,omitempty"`  // start
+}
+
+// Answer is one line on stdout. Error carries a fault's code.
+type Answer struct {
+	Error *wire.Error `json:"error,omitempty"`
+
+	BootID      string               `json:"boot_id,omitempty"`   // about, check
+	Addresses   []netip.Addr         `json:"addresses,omitempty"` // about
+	Layout      *Layout              `json:"layout,omitempty"`    // make, check
+	Path        string               `json:"path,omitempty"`      // put: where it lies; make: the lease's directory
+	SHA256      string               `json:"sha256,omitempty"`    // identify
+	Birth       *wire.Birth          `json:"birth,omitempty"`     // start
+	Incarnation *process.Incarnation `json:"incarnation,omitempty"`
+	Nonce       string               `json:"nonce,omitempty"`
+	End         *wire.End            `json:"end,omitempty"`
+	Alive       bool                 `json:"alive,omitempty"`
+	Cleanup     *supervise.Cleanup   `json:"cleanup,omitempty"` // kill: with an error, too
+	Manifest    *artifact.Manifest   `json:"manifest,omitempty"`
+}
+
+// Fault gives the refusal of an answer as an error.
+func (a Answer) Fault() error {
+	if a.Error == nil {
+		return nil
+	}
+	code := fault.Code(a.Error.Code)
+	if !fault.Known(code) {
+		code = fault.LeaseUnavailable
+	}
+	return fault.New(code, "%s", fault.CleanLine(a.Error.Message))
+}
+
+// Serve does what one request asks, and answers.
+func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	r := bufio.NewReaderSize(in, wire.MaxLine)
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return fault.New(fault.Usage, "read the request: %w", err)
+	}
+	var q Request
+	if err := wire.Decode(line[:len(line)-1], &q); err != nil {
+		return fault.New(fault.Usage, "read the request: %w", err)
+	}
+	a, err := q.serve(ctx, r)
+	if err != nil {
+		a.Error = &wire.Error{Code: string(fault.CodeOf(err)), Message: fault.CleanLine(err.Error())}
+	}
+	return json.NewEncoder(out).Encode(a)
+}
+
+// Read reads an answer.
+func Read(data []byte) (a Answer, err error) {
+	err = strictjson.Decode(data, &a, strictjson.Limits{MaxBytes: MaxAnswer, MaxDepth: 8})
+	return a, err
+}
+
+func (q Request) serve(ctx context.Context, in io.Reader) (a Answer, err error) {
+	switch q.Op {
+	case OpAbout:
+		a.BootID = process.BootID()
+		a.Addresses, err = Addresses()
+		return a, err
+	case OpAlive, OpKill:
+		if q.Incarnation == nil {
+			return a, fault.New(fault.Usage, "%s: no process", q.Op)
+		}
+	case OpIdentify:
+		a.SHA256, err = FileSHA256(q.Path)
+		return a, err
+	}
+	p, err := Open(q.Base, q.Lease)
+	if err != nil {
+		return a, err
+	}
+	switch q.Op {
+	case OpMake:
+		a.Path, a.BootID, a.Layout = p.dir, process.BootID(), &p.layout
+		return a, p.Make()
+	case OpCheck:
+		a.BootID, a.Layout = process.BootID(), &p.layout
+		return a, p.exists()
+	case OpPrepare:
+		return a, p.Prepare(q.User)
+	case OpUnpack:
+		return a, p.unpack(in, q.SHA256, q.User)
+	case OpPut:
+		a.Path, err = p.put(in, q.SHA256)
+	case OpStart:
+		a.Birth, err = p.start(ctx, q)
+	case OpNonce:
+		a.Nonce, err = p.nonce()
+	case OpRecorded:
+		var inc process.Incarnation
+		if inc, err = supervise.Recorded(p.layout.Runtime); err == nil {
+			a.Incarnation = &inc
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	case OpEnded:
+		var end wire.End
+		var ok bool
+		if end, ok, err = supervise.Ended(p.layout.Runtime); ok {
+			a.End = &end
+		}
+	case OpAlive:
+		a.Alive, err = Alive(*q.Incarnation)
+	case OpKill:
+		var c supervise.Cleanup
+		c, err = p.Kill(ctx, supervise.Options{}, *q.Incarnation)
+		a.Cleanup = &c
+	case OpUnlink:
+		return a, p.unlink(q.Path)
+	case OpArtifacts:
+		var m artifact.Manifest
+		m, err = artifact.List(p.layout.Workspace, q.Paths, q.MaxBytes)
+		a.Manifest = &m
+	case OpWipe:
+		return a, p.Wipe()
+	case OpRelease:
+		return a, p.Release()
+	default:
+		err = fault.New(fault.Usage, "lease: no op %q", fault.CleanLine(q.Op))
+	}
+	return a, err
+}
+
+// exists fails when the lease was never made, or released.
+func (p *Place) exists() error {
+	if _, err := os.Lstat(filepath.Join(p.dir, lockName)); err != nil {
+		return unavailable("look at the lease %s: %w", p.id, cause(err))
+	}
+	return nil
+}
+
+// unpack fills the empty workspace, proves that it is what was sent, and gives it to
+// its user.
+func (p *Place) unpack(in io.Reader, want string, user *wire.User) error {
+	if err := tree.Unpack(in, p.layout.Workspace); err != nil {
+		return unavailable("%w", cause(err))
+	}
+	got, err := tree.Of(p.layout.Workspace)
+	if err != nil {
+		return unavailable("%w", cause(err))
+	}
+	if got != want {
+		return fault.New(fault.IntegrityFailed, "unpack the workspace: what arrived is not what was sent")
+	}
+	return p.Give(user)
+}
+
+// put writes the harness, once, and proves that it is what was sent.
+func (p *Place) put(in io.Reader, want string) (string, error) {
+	path := filepath.Join(p.layout.Harness, harnessName)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return "", unavailable("put the harness: %w", cause(err))
+	}
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(in, maxHarness+1))
+	if err == nil {
+		err = f.Chmod(0o500)
+	}
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil && (n > maxHarness || hex.EncodeToString(sum.Sum(nil)) != want) {
+		err = fault.New(fault.IntegrityFailed, "put the harness: what arrived is not what was sent")
+	}
+	if err != nil {
+		_ = os.Remove(path)
+		if _, ok := fault.As(err); ok {
+			return "", err
+		}
+		return "", unavailable("put the harness: %w", cause(err))
+	}
+	return path, nil
+}
+
+// start completes a specification with what is this machine's, and starts its shim,
+// which is this program and outlives it.
+func (p *Place) start(ctx context.Context, q Request) (*wire.Birth, error) {
+	if q.Spec == nil {
+		return nil, fault.New(fault.Usage, "start: no specification")
+	}
+	spec := p.Complete(*q.Spec)
+	spec.Hide = []string{filepath.Dir(p.dir), filepath.Dir(p.layout.Runtime)}
+	if q.LeftMS > 0 {
+		spec.Deadline = process.BootTime() + q.LeftMS
+	}
+	shim, err := supervise.Start(ctx, supervise.Options{Shim: "/proc/self/exe", AllowRoot: q.AllowRoot}, spec)
+	if err != nil {
+		return nil, err
+	}
+	birth := shim.Birth()
+	return &birth, shim.Detach()
+}
+
+// Complete sets what of a shim's specification is the place's own.
+func (p *Place) Complete(spec wire.Spec) wire.Spec {
+	l := p.layout
+	spec.Runtime, spec.UID, spec.Workspace, spec.Home, spec.Temp = l.Runtime, os.Geteuid(), l.Workspace, l.Home, l.Temp
+	return spec
+}
+
+// TimeLeft is how long a deadline of this machine's boot time is away, for the clock
+// of another; 0 is none, and one that passed is a moment away.
+func TimeLeft(deadline int64) time.Duration {
+	if deadline == 0 {
+		return 0
+	}
+	return max(time.Duration(deadline-process.BootTime())*time.Millisecond, time.Millisecond)
+}
+
+// nonce reads the shim's, for a stationd that starts anew.
+func (p *Place) nonce() (string, error) {
+	f, err := os.OpenFile(filepath.Join(p.layout.Runtime, wire.Nonce), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", fault.New(fault.ShimLost, "read the shim's nonce: %w", cause(err))
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxNonce))
+	if err != nil {
+		return "", fault.New(fault.ShimLost, "read the shim's nonce: %w", cause(err))
+	}
+	return string(data), nil
+}
+
+// unlink removes a socket of the runtime directory, so that a new one can be made.
+func (p *Place) unlink(name string) error {
+	path, err := p.socket(name)
+	if err == nil {
+		if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove the socket: %w", cause(err))
+	}
+	return nil
+}
