@@ -116,10 +116,11 @@ func (e *engine) takeLine(dst, buf []byte, final bool) (out []byte, used int) {
 	if len(buf) == 0 {
 		return dst, 0
 	}
-	s := scan{red: e.red, buf: buf, final: final, firstWord: -1, worded: e.worded, noPaths: e.noPaths, open: len(buf)}
+	known, tail := e.auto.find(nil, buf)
+	known = merge(known)
+	s := scan{red: e.red, buf: buf, final: final, firstWord: -1, worded: e.worded, noPaths: e.noPaths, values: known, known: known, open: len(buf)}
 	s.run()
-	spans, tail := e.auto.find(s.spans, buf)
-	spans = merge(spans)
+	spans := merge(append(s.spans, known...))
 
 	cut := len(buf)
 	if !final {

@@ -31,6 +31,7 @@ var (
 	jwt     = "eyJ" + "hbGciOiJIUzI1NiJ9." + "eyJ" + "zdWIiOiIxMjM0In0.c2lnbmF0dXJlLXBhcnQ"
 	pemKey  = "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA75\nabc+/def==\n-----END RSA PRIVATE KEY-----"
 	pemOpen = "-----BEGIN " + "OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nmore"
+	plain   = "plainknownvalue1"
 	known   = `Tr0ub4dor&3<"/x`
 )
 
@@ -134,6 +135,10 @@ var cases = []struct{ name, in, want string }{
 	{"known, hex", "x" + hex.EncodeToString([]byte(known)) + "y", "x[redacted]y"},
 	{"known, HEX", "x" + strings.ToUpper(hex.EncodeToString([]byte(known))) + "y", "x[redacted]y"},
 	{"known, twice and touching", known + known, "[redacted][redacted]"},
+	{"known, then a token", plain + skKey + " y", "[redacted][redacted] y"},
+	{"known, then a setting", plain + "token=abc y", "[redacted]token=[redacted] y"},
+	{"known, then a credential", plain + "Bearer abcdefghijklmnop y", "[redacted]Bearer [redacted] y"},
+	{"known, three times, then a token", plain + plain + "x" + plain + awsKey, "[redacted][redacted]x[redacted][redacted]"},
 	{"known, its beginning only", known[:8], ""},
 
 	// Paths.
@@ -145,6 +150,7 @@ var cases = []struct{ name, in, want string }{
 	{"path, escaped", `?directory=%2Fhome%2Fjoe%2fwork x=%2fhome%2fjoe%2fwork%2fa {"a":"\/home\/joe\/b"} a%2Fhome%2Fjoe`,
 		`?directory=<home>%2fwork x=<work>%2fa {"a":"<home>\/b"} a%2Fhome%2Fjoe`},
 	{"paths in a list", "PATH=/home/joe/bin:/home/joe/work/bin:/bin (/home/joe) '/home/joe' @/home/joe", "PATH=<home>/bin:<work>/bin:/bin (<home>) '<home>' @<home>"},
+	{"path behind a secret", plain + "/home/joe/x " + ghKey + "/home/joe/x", "[redacted]<home>/x [redacted]<home>/x"},
 	{"path with a space", "cd /srv/my files/x; ls /srv/my file", "cd <files>/x; ls /srv/my file"},
 
 	// Ordinary text.
@@ -160,6 +166,7 @@ func sample(opts redact.Options) *redact.Redactor {
 	opts.Paths = map[string]string{"/home/joe": "<home>", "/home/joe/work/": "<work>", "/srv/my files": "<files>"}
 	r := redact.New(opts)
 	r.Learn(known, "joe")
+	r.Learn(plain)
 	return r
 }
 
@@ -183,7 +190,7 @@ func TestText(t *testing.T) {
 			if found := r.Finds([]byte(got)); found {
 				t.Errorf("Finds sees something in %q", got)
 			}
-			if hidden := got != tc.in && !strings.Contains(got, "<"); r.Finds([]byte(tc.in)) != hidden && tc.name != "already" {
+			if hidden := got != tc.in && strings.Contains(got, redact.Word); r.Finds([]byte(tc.in)) != hidden && tc.name != "already" {
 				t.Errorf("Finds = %v for %q", !hidden, tc.in)
 			}
 		})
@@ -367,7 +374,7 @@ func TestText_Linear(t *testing.T) {
 	r := sample(redact.Options{})
 	for _, unit := range []string{
 		"eyJ-", "sk-", "AKIA-", "hf_", "://u:x/a", "?a=b", `"token":`, `\`, `"`, "token=", "token:", "bearer ", "--token ", "-----BEGIN ", "-----BEGIN X-----", "/home/jo",
-		known[:len(known)-1], "x ", "'a", "%3D", "authorization", "a.b", `token"\`,
+		known[:len(known)-1], known, plain, plain + "sk-", plain + "AKIA", plain + "eyJabcdef", plain + "-----BEGIN", "x ", "'a", "%3D", "authorization", "a.b", `token"\`,
 	} {
 		took := func(n int) time.Duration {
 			text := strings.Repeat(unit, n/len(unit)+1)

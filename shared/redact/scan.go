@@ -1,6 +1,9 @@
 package redact
 
-import "bytes"
+import (
+	"bytes"
+	"sort"
+)
 
 // Shortest credentials that are believed without a secret's name before them.
 const (
@@ -16,6 +19,8 @@ type scan struct {
 	final   bool // nothing of this line follows
 	worded  bool // a word of this line came before buf
 	noPaths bool
+	values  []span // known values in buf, in order
+	known   []span // those of them that are ahead
 
 	spans     []span
 	open      int  // before this place, later bytes change nothing
@@ -35,7 +40,10 @@ func (s *scan) run() {
 	for i := 0; i < len(s.buf); {
 		switch c := s.buf[i]; {
 		case wordly[c]:
-			i = s.word(i)
+			end := run(s.buf, i, wordly)
+			next := s.word(i, end)
+			s.behindKnown(i, end)
+			i = next
 		case special[c]:
 			i = s.mark(i, c)
 		default:
@@ -133,6 +141,9 @@ func (s *scan) absolute(i int) bool {
 	if at == 0 {
 		return true
 	}
+	if s.hiddenBefore(at) {
+		return true // it will be the redactor's word
+	}
 	switch c := s.buf[at-1]; {
 	case c == ':':
 		return i-at != 1 // not behind ://, but behind :///
@@ -142,6 +153,16 @@ func (s *scan) absolute(i int) bool {
 		return alnum[c] && at > 1 && s.buf[at-2] == '-' && (at == 2 || !wordly[s.buf[at-3]])
 	}
 	return true
+}
+
+// hiddenBefore reports whether what ends at a place is hidden: a known value, or what
+// was found last.
+func (s *scan) hiddenBefore(at int) bool {
+	if n := len(s.spans); n > 0 && s.spans[n-1].end == at {
+		return true
+	}
+	i := sort.Search(len(s.values), func(i int) bool { return s.values[i].end >= at })
+	return i < len(s.values) && s.values[i].end == at
 }
 
 // authority hides the user information of a URL whose authority begins at i.
@@ -192,9 +213,25 @@ func (s *scan) query(i int) int {
 	return i
 }
 
-// word handles the word that begins at i and gives the place to go on.
-func (s *scan) word(i int) int {
-	end := run(s.buf, i, wordly)
+// behindKnown looks at what stands directly behind known values in a word once more:
+// when they are gone, it will be a word of its own.
+func (s *scan) behindKnown(i, end int) {
+	for n := 0; len(s.known) > 0 && s.known[0].start < end; s.known = s.known[1:] {
+		from, to := s.known[0].end, end
+		if len(s.known) > 1 {
+			to = min(to, s.known[1].start)
+		}
+		if from > i && from >= n && from < to {
+			n = s.word(from, to)
+		}
+		if s.known[0].end > end {
+			return // it reaches into the next word
+		}
+	}
+}
+
+// word handles the word from i to end and gives the place to go on.
+func (s *scan) word(i, end int) int {
 	if bytes.HasPrefix(s.buf[i:], []byte("-----BEGIN")) {
 		if next, ok := s.block(i); ok {
 			return next

@@ -72,7 +72,11 @@ func tokenAt(buf []byte, i int, forms []tokenForm) int {
 			continue
 		}
 		from := i + len(f.prefix)
-		end := run(buf, from, f.chars)
+		within := buf
+		if f.exact { // more than one too many are not counted
+			within = buf[:min(len(buf), from+f.min+1)]
+		}
+		end := run(within, from, f.chars)
 		if end-from < f.min || (f.exact && (end-from > f.min || run(buf, end, alnum) > end)) {
 			continue
 		}

@@ -51,10 +51,7 @@ func (r *Redactor) Verify(data []byte) error {
 	if found := Tokens(data); found != nil {
 		return fmt.Errorf("verify a document: %s is in it", found[0])
 	}
-	if r.Finds(data) {
-		return errors.New("verify a document: it is not as the redactor leaves it")
-	}
-	look := scan{buf: data}
+	look := scan{red: r, buf: data}
 	for _, p := range r.paths {
 		for at := 0; ; {
 			i := bytes.Index(data[at:], p.form)
@@ -67,6 +64,13 @@ func (r *Redactor) Verify(data []byte) error {
 			}
 			at = begin + 1
 		}
+	}
+	again, err := r.JSON(data)
+	if err != nil {
+		again = r.Bytes(data)
+	}
+	if !bytes.Equal(again, data) {
+		return errors.New("verify a document: it is not as the redactor leaves it")
 	}
 	return nil
 }
