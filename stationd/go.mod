@@ -13,7 +13,7 @@ require (
 
 require (
 	aead.dev/minisign v0.3.0
-	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/go-json-experiment/json v1.27.2 // indirect
 	github.com/google/go-cmp v0.7.0
 	github.com/oklog/run v1.2.0 // indirect

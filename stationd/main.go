@@ -1,7 +1,5 @@
-// Command stationd supervises one agent daemon per attempt in a leased workspace, reached only through an authenticated bridge.
-//
-// This release has its command line; the commands that do the work answer
-// not_built_yet.
+// Command stationd supervises one agent daemon per attempt in a leased workspace,
+// reached only through an authenticated bridge.
 package main
 
 import (
@@ -10,23 +8,43 @@ import (
 	"os"
 
 	"drawbridge/shared/service"
+	"drawbridge/shared/store"
+	"drawbridge/shared/strictjson"
 )
 
-func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // run is main without the globals, so that tests can call it.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return program(stdout, stderr).Main(ctx, args)
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if err := checkArguments(args); err != nil {
+		return service.Usage(stderr, "stationd", err)
+	}
+	return program(stdin, stdout, stderr).Main(ctx, args)
 }
 
-// program is the command line.
-func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("stationd",
-		"serve", "doctor", "start", "stop", "list", "status", "logs", "ticket",
-		"member", "principal", "evidence", "lease")
+// program is the command line; a new subcommand is one line of Commands.
+func program(stdin io.Reader, stdout, stderr io.Writer) *service.Program {
 	return &service.Program{
 		Name: "stationd", Short: "supervises agent daemons in leased workspaces",
 		Stdout: stdout, Stderr: stderr,
-		Commands: append(planned, service.Version("stationd", stdout, nil)),
+		Commands: []*service.Command{
+			serveCommand(stderr),
+			startCommand(stdin, stdout),
+			stopCommand(stdout),
+			listCommand(stdout),
+			statusCommand(stdout),
+			logsCommand(stdout),
+			ticketCommand(stdout),
+			memberCommand(stdout),
+			principalCommand(stdout),
+			evidenceCommand(stdout),
+			leaseCommand(stdout),
+			doctorCommand(stdout),
+			service.Version("stationd", stdout, versionFacts),
+		},
 	}
+}
+
+func versionFacts() []strictjson.Member {
+	return []strictjson.Member{{Name: "store_schema", Value: store.SchemaVersion}}
 }

@@ -112,7 +112,7 @@ func (s *Server) write(w http.ResponseWriter, status int, data []byte) {
 
 // note logs a request: who, what, on what, and the code. Looking is not worth a line.
 func (s *Server) note(q *request, r route, err error) {
-	args := []any{"principal", q.by.ID, "request", r.method + " " + r.path}
+	args := []any{"by", q.by.ID, "request", r.method + " " + r.path}
 	for name, value := range q.vars {
 		args = append(args, name, value)
 	}
