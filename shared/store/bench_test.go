@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -82,4 +83,35 @@ func BenchmarkTurn(b *testing.B) {
 		f.finish(n)
 	}
 	b.ReportMetric(float64((cpuTime()-before).Microseconds())/float64(b.N), "cpu-us/op")
+}
+
+// BenchmarkReservation is the CPU side of one request of a worker: the look at its grant,
+// and a reservation.
+func BenchmarkReservation(b *testing.B) {
+	l := newLender(b)
+	g := l.active(func(n *store.NewGrant) { n.Request.MaxRequests = store.MaxGrantRequests })
+	d := draft(g.ID)
+	d.Evidence = []byte(`{"seq":0,"grant_id":"bg_00000000000000000000000000000000","text":"` + strings.Repeat("x", 800) + `"}`)
+	b.Run("look", func(b *testing.B) {
+		for range b.N {
+			if _, ok, err := l.GrantStanding(ctx, g.CapabilitySHA256); !ok || err != nil {
+				b.Fatal(ok, err)
+			}
+		}
+	})
+	n := 0
+	b.Run("reserve", func(b *testing.B) {
+		before := cpuTime()
+		for range b.N {
+			if n++; n >= store.MaxGrantRequests {
+				g, n = l.active(func(n *store.NewGrant) { n.Request.MaxRequests = store.MaxGrantRequests }), 0
+				d.GrantID = g.ID
+			}
+			a, err := l.CommitRequests(ctx, l.lease, store.RequestBatch{Drafts: []store.RequestDraft{d}})
+			if err != nil || a[0].Result != store.DraftReserved {
+				b.Fatal(a, err)
+			}
+		}
+		b.ReportMetric(float64((cpuTime()-before).Microseconds())/float64(b.N), "cpu-us/op")
+	})
 }

@@ -69,19 +69,27 @@ type DraftAnswer struct {
 }
 
 var (
+	// The first of a reservation; nothing changes unless the grant authorises and the
+	// lease is held.
 	budgetReserve = define(`
 UPDATE broker_budgets
 SET reserved = reserved + 1
-WHERE budget_id = :budget AND reserved < max_requests
-  AND (max_total_tokens IS NULL OR measured_input + measured_output < max_total_tokens)`)
+WHERE budget_id = (
+    SELECT budget_id
+    FROM broker_grants
+    WHERE grant_id = :grant AND state = 'active' AND close_requested_at IS NULL AND expires_at > :now)
+  AND reserved < max_requests
+  AND (max_total_tokens IS NULL OR measured_input + measured_output < max_total_tokens)
+  AND ` + held)
 
 	grantForward = define(`
 UPDATE broker_grants
 SET forwarded = forwarded + 1
-WHERE grant_id = :grant AND state = 'active' AND close_requested_at IS NULL AND expires_at > :now AND ` + held)
+WHERE grant_id = :grant
+RETURNING forwarded`)
 
 	draftGrant = define(`
-SELECT state, coalesce(close_requested_at, 0), expires_at, coalesce(budget_id, ''), forwarded
+SELECT state, coalesce(close_requested_at, 0), expires_at
 FROM broker_grants
 WHERE grant_id = :grant`)
 
@@ -185,10 +193,27 @@ func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
 	if l == nil {
 		return DraftAnswer{}, t.guard(l)
 	}
+	n, err := t.exec(budgetReserve, append(t.under(l), "grant", d.GrantID, "now", t.now)...)
+	if err != nil {
+		return DraftAnswer{}, err
+	}
+	if n == 0 {
+		return t.unreserved(l, d.GrantID)
+	}
+	seq, _, err := first(t, scanInt, grantForward, "grant", d.GrantID)
+	if err != nil {
+		return DraftAnswer{}, err
+	}
+	err = t.must(requestInsert, "grant", d.GrantID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
+	return DraftAnswer{Result: DraftReserved, Seq: seq}, err
+}
+
+// unreserved says why a draft was not reserved.
+func (t *tx) unreserved(l *Lease, grantID string) (DraftAnswer, error) {
 	g, err := only(t, func(r scanner) (g Grant, err error) {
-		err = r.Scan(&g.State, &g.CloseRequestedAt, &g.ExpiresAt, &g.BudgetID, &g.Forwarded)
+		err = r.Scan(&g.State, &g.CloseRequestedAt, &g.ExpiresAt)
 		return g, err
-	}, "grant", d.GrantID, draftGrant, "grant", d.GrantID)
+	}, "grant", grantID, draftGrant, "grant", grantID)
 	if err != nil {
 		return DraftAnswer{}, err
 	}
@@ -199,16 +224,7 @@ func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
 	if err != nil || ok == 0 {
 		return DraftAnswer{Result: DraftFenced}, err
 	}
-	n, err := t.exec(budgetReserve, "budget", g.BudgetID)
-	if err != nil || n == 0 {
-		return DraftAnswer{Result: DraftExhausted}, err
-	}
-	if err := t.must(grantForward, append(t.under(l), "grant", d.GrantID, "now", t.now)...); err != nil {
-		return DraftAnswer{}, err
-	}
-	seq := g.Forwarded + 1
-	err = t.must(requestInsert, "grant", d.GrantID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
-	return DraftAnswer{Result: DraftReserved, Seq: seq}, err
+	return DraftAnswer{Result: DraftExhausted}, nil
 }
 
 // Evidence gives the rows of a grant in order, each a JSON object.

@@ -11,9 +11,15 @@ import (
 func Statements() []string {
 	out := make([]string, len(defined))
 	for i, s := range defined {
-		out[i] = s.sql
+		out[i] = s.text
 	}
 	return out
+}
+
+// Values gives what SQLite gets for the parameters of a statement.
+func Values(text string, pairs ...any) ([]any, error) {
+	defer func(all []stmt) { defined = all }(defined)
+	return define(text).values(pairs)
 }
 
 // FailCommit makes the next commits of s fail with err; nil ends that.

@@ -79,6 +79,19 @@ func TestPlans_NoScanOfABigTable(t *testing.T) {
 	t.Logf("%d statements", len(store.Statements()))
 }
 
+var likeParameter = regexp.MustCompile(`:[a-z_]`)
+
+// Parameters are found by their look alone, so no text in a statement may look like one.
+func TestPlans_NoParameterInAText(t *testing.T) {
+	for _, text := range store.Statements() {
+		for i, part := range strings.Split(text, "'") {
+			if i%2 == 1 && likeParameter.MatchString(part) {
+				t.Errorf("text %q in\n%s", part, text)
+			}
+		}
+	}
+}
+
 func meantScan(detail string) bool {
 	rest := strings.TrimPrefix(detail, "SCAN ")
 	if strings.HasPrefix(rest, "CONSTANT ROW") || strings.HasPrefix(rest, "(subquery") || strings.HasPrefix(rest, "(join") {

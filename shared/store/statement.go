@@ -4,23 +4,44 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mattn/go-sqlite3"
+
+	"drawbridge/shared/fault"
 )
 
 // A stmt is one SQL statement of this package. It exists only by define, so
 // that the plan test sees every statement there is.
-type stmt struct{ sql string }
+type stmt struct {
+	sql    string   // as SQLite gets it: its parameters are numbered, since names are looked up again for each run
+	text   string   // as it was written
+	params []string // names of the parameters, by number
+}
 
 // defined holds every statement, for the plan test.
 var defined []stmt
 
+// define takes a statement with named parameters. No text literal in it may hold a
+// colon before a letter.
 func define(text string) stmt {
-	s := stmt{strings.TrimSpace(text)}
+	s := stmt{text: strings.TrimSpace(text)}
+	s.sql = parameter.ReplaceAllStringFunc(s.text, func(name string) string {
+		i := slices.Index(s.params, name[1:])
+		if i < 0 {
+			i = len(s.params)
+			s.params = append(s.params, name[1:])
+		}
+		return "?" + strconv.Itoa(i+1)
+	})
 	defined = append(defined, s)
 	return s
 }
+
+var parameter = regexp.MustCompile(`:[a-z_]+`)
 
 // queryer runs statements on one connection or pool. Arguments are pairs of a
 // parameter name and a value.
@@ -31,18 +52,25 @@ type queryer interface {
 // scanner is one row.
 type scanner interface{ Scan(dest ...any) error }
 
-// named turns pairs into named parameters: []byte is JSON and becomes text,
-// nil bytes become NULL.
-func named(pairs []any) []any {
-	out := make([]any, len(pairs)/2)
-	for i := range out {
-		v := pairs[2*i+1]
-		if b, ok := v.([]byte); ok {
-			v = jsonText(b)
+// values gives the values of the statement's parameters, by number: []byte is JSON and
+// becomes text, nil bytes become NULL. Of a name that pairs give twice the last value
+// counts; what they give besides is for other statements.
+func (st stmt) values(pairs []any) ([]any, error) {
+	out := make([]any, len(st.params))
+	for i, name := range st.params {
+		at := len(pairs) - 2
+		for at >= 0 && pairs[at] != name {
+			at -= 2
 		}
-		out[i] = sql.Named(pairs[2*i].(string), v)
+		if at < 0 {
+			return nil, fault.New(fault.Internal, "run a statement: parameter %s has no value", name)
+		}
+		out[i] = pairs[at+1]
+		if b, ok := out[i].([]byte); ok {
+			out[i] = jsonText(b)
+		}
 	}
-	return out
+	return out, nil
 }
 
 func jsonText(b []byte) any {
@@ -119,7 +147,11 @@ func (p pool) query(st stmt, pairs []any) (*sql.Rows, error) {
 	if err := p.ctx.Err(); err != nil {
 		return nil, err
 	}
-	return p.db.QueryContext(context.WithoutCancel(p.ctx), st.sql, named(pairs)...)
+	values, err := st.values(pairs)
+	if err != nil {
+		return nil, err
+	}
+	return p.db.QueryContext(context.WithoutCancel(p.ctx), st.sql, values...)
 }
 
 // isBusy reports whether SQLite found the database locked.

@@ -32,12 +32,20 @@ var protocolNow = define(`SELECT value FROM meta WHERE key = 'writer_protocol'`)
 
 func (t *tx) query(st stmt, pairs []any) (*sql.Rows, error) {
 	// Background: a transaction is short and is never cut in the middle.
-	return t.conn.QueryContext(context.Background(), st.sql, named(pairs)...)
+	values, err := st.values(pairs)
+	if err != nil {
+		return nil, err
+	}
+	return t.conn.QueryContext(context.Background(), st.sql, values...)
 }
 
 // exec gives the number of changed rows.
 func (t *tx) exec(st stmt, pairs ...any) (int64, error) {
-	res, err := t.conn.ExecContext(context.Background(), st.sql, named(pairs)...)
+	values, err := st.values(pairs)
+	if err != nil {
+		return 0, err
+	}
+	res, err := t.conn.ExecContext(context.Background(), st.sql, values...)
 	if err != nil {
 		return 0, err
 	}

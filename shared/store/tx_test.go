@@ -20,7 +20,7 @@ func TestTx_NoIO(t *testing.T) {
 	// only these files may reach the world: they run outside of transactions
 	mayIO := []string{"open.go", "malloc.go", "doorbell.go", "migrate.go", "keeper.go"}
 	pure := []string{"bytes", "cmp", "context", "crypto/sha256", "encoding/base32", "encoding/hex", "encoding/json", "errors", "maps", "math/rand/v2",
-		"slices", "strconv", "strings", "sync", "sync/atomic", "time", "database/sql", "github.com/mattn/go-sqlite3",
+		"regexp", "slices", "strconv", "strings", "sync", "sync/atomic", "time", "database/sql", "github.com/mattn/go-sqlite3",
 		"drawbridge/shared/fault", "drawbridge/shared/crashpoint", "drawbridge/shared/strictjson"}
 	inside := []string{"transact", "view", "onStation", "changeAttempt", "moveWorkspace"} // run a function in a transaction
 	world := []string{"opt", "rdb", "wdb", "bell", "path"}                                // fields of Store that lead out of a transaction
@@ -188,5 +188,17 @@ func TestTx_ReadersDoNotWait(t *testing.T) {
 	}
 	if _, err := store.Readers(w.Store).Exec(`DELETE FROM offers`); err == nil {
 		t.Error("a reading connection writes")
+	}
+}
+
+// Each parameter gets the last value of its name, at whatever place, and none is
+// forgotten.
+func TestStatement_Values(t *testing.T) {
+	got, err := store.Values("SELECT :b, :a, :b", "a", 1, "c", 2, "b", []byte(`{}`), "a", 3)
+	if err != nil || !slices.Equal(got, []any{"{}", 3}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := store.Values("SELECT :a", "b", 1); !fault.Is(err, fault.Internal) {
+		t.Errorf("a missing value: %v", err)
 	}
 }
