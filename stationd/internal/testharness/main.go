@@ -96,8 +96,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.IntVar(&o.repeat, "repeat", 1, "how often to print")
 	f.Int64Var(&o.flood, "flood", 0, "print so many bytes of lines")
 	f.DurationVar(&o.every, "every", 0, "wait so long between two prints, and inside them after half the text")
-	f.StringVar(&o.auth, "auth", "", "credential to ask for: bearer or basic:USER or header:NAME")
-	f.StringVar(&o.authEnv, "auth-env", "", "variable that holds the credential")
+	f.StringVar(&o.auth, "guard", "", "credential to ask for: bearer or basic:USER or header:NAME")
+	f.StringVar(&o.authEnv, "guard-env", "", "variable that holds the credential")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -243,7 +243,7 @@ func TestHarness_Talks(t *testing.T) {
 // Proves station 17.Z3 (gate side): the harness's misbehaviour at the other end of
 // a gate. What passes, and what of it, is what the gate's own tests say.
 func TestHarness_BehindGate(t *testing.T) {
-	h := startHarness(t, []string{"TOKEN=daemon-own-credential"}, "-auth", "basic:agent", "-auth-env", "TOKEN")
+	h := startHarness(t, []string{"TOKEN=daemon-own-credential"}, "-guard", "basic:agent", "-guard-env", "TOKEN")
 	send := behindGate(t, h)
 	for _, tc := range []struct {
 		method, path string

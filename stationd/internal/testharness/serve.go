@@ -47,7 +47,7 @@ func routes() *http.ServeMux {
 	return m
 }
 
-// guard asks for the credential of -auth.
+// guard asks for the credential of -guard.
 func guard(o options, h http.Handler) http.Handler {
 	if o.auth == "" {
 		return h
