@@ -8,7 +8,8 @@
 //
 // demo worker shows the other job: a credential is lent to a real Codex in a locked
 // container, and then searched for everywhere. demo kit installs the example kit and
-// runs it: it does the same by a kit's entry.
+// runs it: it does the same by a kit's entry. demo station runs a public agent harness
+// as a station, behind a ticket.
 package main
 
 import (
@@ -47,6 +48,8 @@ func main() {
 			os.Exit(workerMain(os.Args[2:]))
 		case "kit":
 			os.Exit(kitMain(os.Args[2:]))
+		case "station":
+			os.Exit(stationMain(os.Args[2:]))
 		}
 	}
 	bin := flag.String("bin", "bin", "directory of the built programs")
