@@ -1,8 +1,18 @@
 package station
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"drawbridge/shared/store"
+)
 
 // Hurry makes everything that is done now and then more frequent.
 func (m *Manager) Hurry(look, beat, leaseBeat, cleanup, release time.Duration) {
 	m.pace = pace{look: look, beat: beat, leaseBeat: leaseBeat, cleanupAgain: cleanup, releaseAgain: release}
+}
+
+// Ask asks for a stop for any reason.
+func (m *Manager) Ask(ctx context.Context, stationID, reason, by string) (store.StationAttempt, error) {
+	return m.term().live(stationID).ask(ctx, reason, by)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -302,6 +303,22 @@ func (w *world) daemonOf(row store.StationAttempt) process.Incarnation {
 	inc, err := process.Of(int(row.DaemonPID))
 	w.ok(err)
 	return inc
+}
+
+// find gives a file below the world's directory that holds a text, "" for none.
+func (w *world) find(text string) (found string) {
+	w.Helper()
+	w.ok(filepath.WalkDir(w.options.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(data), text) {
+			found = path
+		}
+		return err
+	}))
+	return found
 }
 
 // journal keeps what was logged.
