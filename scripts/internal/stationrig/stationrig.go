@@ -83,6 +83,13 @@ func New(tb rig.TB, o Options) *Rig {
 	return r
 }
 
+// In is the same stationd for another TB, as a subtest's.
+func (r *Rig) In(tb rig.TB) *Rig {
+	other := *r
+	other.TB = tb
+	return &other
+}
+
 // Path is a path below the Rig's directory.
 func (r *Rig) Path(name string) string { return filepath.Join(r.Dir, name) }
 
