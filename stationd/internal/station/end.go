@@ -66,7 +66,7 @@ func (a *attempt) shut(ctx context.Context) {
 // terminate is steps 4 and 5 as far as the shim can do them: TERM to the daemon's
 // group, time for it, KILL to what is left, and the rest of the output.
 func (a *attempt) terminate(ctx context.Context) {
-	if a.reached() == nil {
+	if a.reached() == nil { // only its conductor lets go of it
 		return
 	}
 	if a.left(ctx) > 0 {
@@ -83,9 +83,15 @@ func (a *attempt) terminate(ctx context.Context) {
 	crashpoint.At("daemon_killed")
 	a.awaitExit(ctx)
 	a.awaitOutput(ctx)
-	reason := a.current().StopReason
-	err := a.request(ctx, askTime, func(ctx context.Context, c *supervise.Client) error { return c.Kill(ctx, reason) })
-	a.obeyed = err == nil // it ends by itself; the proof follows
+	shim, reason := a.reached(), a.current().StopReason
+	_ = a.request(ctx, askTime, func(ctx context.Context, c *supervise.Client) error { return c.Kill(ctx, reason) }) // it ends, or does not:
+	bounded, cancel := context.WithTimeout(ctx, killedTime)
+	defer cancel()
+	select {
+	case <-shim.Done():
+		a.obeyed = true
+	case <-bounded.Done():
+	}
 }
 
 // graceUntil is when the grace of a stop that began then is over. The end of stationd

@@ -46,7 +46,7 @@ type world struct {
 
 // hurried is the pace of tests.
 func hurried(m *station.Manager) {
-	m.Hurry(20*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond)
+	m.Hurry(20*time.Millisecond, time.Second, 200*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond)
 }
 
 func newWorld(t testing.TB, change ...func(*stationtest.Options)) *world {
