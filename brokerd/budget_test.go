@@ -180,22 +180,29 @@ func TestRegistered_CrashInBetween(t *testing.T) {
 	}
 }
 
-// A session that may not write its ledger file leaves no budget that others could
-// spend: it stays refused by name.
+// A session that may not write its ledger file is refused before there is a budget:
+// once its directory is what it must be, the run begins.
 func TestRegistered_NoPlaceForTheLedger(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
-	open := func(n *store.NewGrant) { n.Request.LedgerFile = filepath.Join(w.home, "open", "l.json") }
-	if err := os.Mkdir(filepath.Join(w.home, "open"), 0o755); err != nil {
+	dir := filepath.Join(w.home, "open")
+	open := func(n *store.NewGrant) { n.Request.LedgerFile = filepath.Join(dir, "l.json") }
+	w.refused(fault.BudgetIntegrity, w.registered("r", true), open)
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Join(w.home, "open"), 0o755); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	w.refused(fault.BudgetIntegrity, w.registered("r", true), open)
-	w.refused(fault.BudgetExists, w.registered("r", true), open)
-	w.refused(fault.BudgetIntegrity, w.registered("r", false), open)
-	if w.seen() != 0 {
+	w.refused(fault.BudgetMissing, w.registered("r", false), open)
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first := w.registered("r", true)
+	g := w.lend(func(n *store.NewGrant) { first(n); open(n) })
+	g.post(200)
+	if w.seen() != 1 {
 		t.Errorf("the provider saw %d", w.seen())
 	}
 }

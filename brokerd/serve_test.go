@@ -100,6 +100,24 @@ func TestServe_Budget(t *testing.T) {
 	}
 }
 
+// What an answer cost counts before the next request, however soon that comes: at the
+// ceiling of tokens, and after an answer that does not say what it cost.
+func TestServe_Measured(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	g := w.lend(func(n *store.NewGrant) { n.Request.MaxTotalTokens = 15 })
+	g.post(200)
+	g.post(429)
+	g = w.lend(func(n *store.NewGrant) { n.Request.StrictUsage = true })
+	g.post(200)
+	w.script(func(rw http.ResponseWriter, _ *http.Request) { rw.Header().Set("Content-Type", "application/json") }) // its event is none then
+	g.post(200)
+	g.post(401)
+	if w.seen() != 3 {
+		t.Errorf("the provider saw %d", w.seen())
+	}
+}
+
 // post401 asks a brokerd for a grant that is at its end, whose row still knows where.
 func (l lent) post401(t *testing.T) {
 	t.Helper()

@@ -60,6 +60,19 @@ func (a anchor) exists() bool {
 	return !errors.Is(unix.Lstat(a.path, &st), unix.ENOENT)
 }
 
+// possible reports why the file could not be made, without making it.
+func (a anchor) possible() error {
+	dir, err := a.directory()
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Faccessat(int(dir.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return a.broken("it cannot be made: %s", errnoText(err))
+	}
+	return nil
+}
+
 // write makes the file, which must not exist, durable together with its name.
 func (a anchor) write() error {
 	dir, err := a.directory()

@@ -151,8 +151,13 @@ func (b *Broker) registered(ctx context.Context, g store.Grant, s *session, orig
 	if err := b.own(ctx, g, s); err != nil {
 		return err
 	}
-	if g.Request.Initialize && g.BudgetID == "" && (anchor{path: g.Request.LedgerFile}).exists() {
-		return fault.New(fault.BudgetExists, "initialise the budget of grant %s: its ledger file exists", g.ID)
+	if first := (anchor{path: g.Request.LedgerFile}); g.Request.Initialize && g.BudgetID == "" {
+		if first.exists() {
+			return fault.New(fault.BudgetExists, "initialise the budget of grant %s: its ledger file exists", g.ID)
+		}
+		if err := first.possible(); err != nil { // before there is a row: the run may try again
+			return err
+		}
 	}
 	budget, made, err := b.opt.Store.PrepareBudget(ctx, b.lease, g.ID, origin)
 	if err != nil {

@@ -33,7 +33,7 @@ func (l ledger) Lookup(ctx context.Context, capability [32]byte) (upstream.Grant
 func factsOf(g store.Grant, kind, origin string) (upstream.Grant, error) {
 	out := upstream.Grant{
 		ID: g.ID, SHA256: g.CapabilitySHA256, Model: g.Request.Model, Effort: g.Request.ReasoningEffort, Kind: kind, Origin: origin,
-		BasePath: g.BasePath, RunID: g.RunID, OwnerID: g.OwnerID, ExpiresAt: g.ExpiresAt, StrictUsage: g.Request.StrictUsage,
+		BasePath: g.BasePath, RunID: g.RunID, OwnerID: g.OwnerID, ExpiresAt: g.ExpiresAt, Measured: g.Request.StrictUsage || g.Request.MaxTotalTokens > 0,
 	}
 	if g.Request.Model == "" {
 		return out, fault.New(fault.ModelRequired, "take up grant %s: it names no model", g.ID)

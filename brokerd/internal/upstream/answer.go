@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -37,20 +36,15 @@ var (
 var errLong = errors.New("its answer is too long")
 
 // forward sends the request and passes the answer on. Whatever happens, the row is
-// settled. The digests of the texts are made while the provider works: nobody waits for
-// them before. cut says that the answer stopped in the middle.
+// settled. cut says that the answer stopped in the middle.
 func (c *call) forward() (cut bool) {
 	begin := time.Now()
 	total := time.AfterFunc(totalWait, func() { c.cancel(errTotal) })
 	defer total.Stop()
 	s := &stream{call: c}
-	texts := make(chan struct{}) // closed when the row has the digests of them
-	go func(doc Document) {
-		defer close(texts)
-		c.evidence.InputTextDigests, c.evidence.InputTextDigestsTruncated = doc.InputDigests()
-	}(c.doc)
 	defer func() {
-		<-texts
+		texts := <-c.texts
+		c.evidence.InputTextDigests, c.evidence.InputTextDigestsTruncated = texts.digests, texts.truncated
 		ended := c.h.opt.Now().UnixMilli()
 		c.evidence.EndedAt = &ended
 		c.h.opt.Journal.Settle(c.evidence)
@@ -58,10 +52,8 @@ func (c *call) forward() (cut bool) {
 		c.tell(time.Since(begin))
 	}()
 
-	parcel := &parcel{doc: c.doc}
-	resp, err := c.h.opt.Transport.RoundTrip(c.request(parcel))
-	parcel.drop()
-	c.doc = nil
+	resp, err := c.h.opt.Transport.RoundTrip(c.request())
+	c.parcel.drop()
 	if err != nil {
 		return c.unanswered(troubleOf(err))
 	}
@@ -73,77 +65,15 @@ func (c *call) forward() (cut bool) {
 	return s.pass(resp)
 }
 
-// A parcel is the body on its way to the provider. The transport keeps the request as
-// long as the answer takes, which may be an hour, and must not keep the body with it.
-type parcel struct {
-	mu      sync.Mutex
-	doc     Document
-	readers int  // that were opened and not closed
-	dropped bool // no reader is opened any more
-}
-
-// drop says that the answer has begun, or never will.
-func (p *parcel) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.dropped = true
-	p.release()
-}
-
-// release lets the bytes go when nobody reads them; p.mu is held.
-func (p *parcel) release() {
-	if p.dropped && p.readers == 0 {
-		p.doc = nil
-	}
-}
-
-// open gives a reader of the body from its beginning.
-func (p *parcel) open() io.ReadCloser {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.readers++
-	return &parcelReader{p: p, rest: p.doc}
-}
-
-// A parcelReader may be closed while it is read: the transport does so when the request
-// is given up.
-type parcelReader struct {
-	p    *parcel
-	rest []byte // p.mu
-	done bool   // p.mu
-}
-
-func (r *parcelReader) Read(b []byte) (int, error) {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	if len(r.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(b, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-// Close is called once the transport reads no more.
-func (r *parcelReader) Close() error {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	if !r.done {
-		r.done, r.rest = true, nil
-		r.p.readers--
-		r.p.release()
-	}
-	return nil
-}
-
 // request makes what is sent: the canonical bytes, and the headers of broker §7.
-func (c *call) request(p *parcel) *http.Request {
+func (c *call) request() *http.Request {
+	p := c.parcel
 	origin, _, _ := c.origin()
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, origin+c.operation, p.open())
 	if err != nil { // both parts are constants
 		panic("upstream: " + err.Error())
 	}
-	req.ContentLength = int64(len(c.doc))
+	req.ContentLength = int64(len(p.doc))
 	// For a connection that turns out to be dead before anything was written to it.
 	req.GetBody = func() (io.ReadCloser, error) { return p.open(), nil }
 	for _, name := range c.h.headers {

@@ -33,11 +33,14 @@ type Document []byte
 
 // Canonical parses body, which it leaves alone. It takes at most twice the room of
 // body for the result.
-func Canonical(body []byte) (Document, error) {
+func Canonical(body []byte) (Document, error) { return canonical(nil, body) }
+
+// canonical is Canonical that appends to out.
+func canonical(out, body []byte) (Document, error) {
 	if !utf8.Valid(body) {
 		return nil, errUTF8
 	}
-	p := parser{in: body, out: make([]byte, 0, len(body)+len(body)/64+64)}
+	p := parser{in: body, out: slices.Grow(out, len(body)+len(body)/64+64)}
 	p.space()
 	if p.next() != '{' {
 		return nil, errSyntax

@@ -25,9 +25,12 @@ func (d Document) Text(path ...string) (string, bool) {
 }
 
 // Digest gives the name of bytes in evidence.
-func Digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(sum[:])
+func Digest(data []byte) string { return digestOf(sha256.Sum256(data)) }
+
+func digestOf(sum [sha256.Size]byte) string {
+	const prefix = "sha256:"
+	name := hex.AppendEncode(append(make([]byte, 0, len(prefix)+hex.EncodedLen(len(sum))), prefix...), sum[:])
+	return string(name)
 }
 
 // InputDigests gives the digests of the texts of the request's input, depth first:
@@ -42,7 +45,7 @@ func (d Document) InputDigests() (digests []string, truncated bool) {
 	if text, ok := textOf(input); ok {
 		return append(digests, Digest([]byte(text))), false
 	}
-	w := texts{doc: input, found: digests}
+	w := walk{doc: input, found: digests}
 	w.value(0)
 	if len(w.found) > MaxDigests {
 		return w.found[:MaxDigests], true
@@ -50,15 +53,16 @@ func (d Document) InputDigests() (digests []string, truncated bool) {
 	return w.found, w.more
 }
 
-// texts walks a canonical value.
-type texts struct {
+// A walk goes through a canonical value.
+type walk struct {
 	doc   []byte
 	found []string
-	more  bool // texts beyond the bound were left out
+	more  bool   // texts beyond the bound were left out
+	text  []byte // scratch
 }
 
 // value walks what begins at i and gives its end.
-func (w *texts) value(i int) int {
+func (w *walk) value(i int) int {
 	switch w.doc[i] {
 	case '[':
 		for i++; w.doc[i] != ']'; {
@@ -76,7 +80,7 @@ func (w *texts) value(i int) int {
 
 // object walks the members; its own text, which comes before those inside, is known
 // only at the end.
-func (w *texts) object(i int) int {
+func (w *walk) object(i int) int {
 	place, kind, text := len(w.found), []byte(nil), []byte(nil)
 	for i++; w.doc[i] != '}'; {
 		if w.doc[i] == ',' {
@@ -93,19 +97,20 @@ func (w *texts) object(i int) int {
 		i = end
 	}
 	if string(kind) == `"input_text"` {
-		if plain, ok := textOf(text); ok {
+		if plain, ok := appendPlain(w.text[:0], text); ok {
+			w.text = plain
 			w.add(place, plain)
 		}
 	}
 	return i + 1
 }
 
-func (w *texts) add(place int, text string) {
+func (w *walk) add(place int, text []byte) {
 	if place >= MaxDigests {
 		w.more = true
 		return
 	}
-	w.found = slices.Insert(w.found, place, Digest([]byte(text)))
+	w.found = slices.Insert(w.found, place, Digest(text))
 	if len(w.found) > MaxDigests {
 		w.found, w.more = w.found[:MaxDigests], true
 	}
@@ -133,27 +138,30 @@ func memberOf(doc []byte, name string) (value []byte, ok bool) {
 
 // textOf reads a canonical value that is a text.
 func textOf(value []byte) (string, bool) {
+	text, ok := appendPlain(nil, value)
+	return string(text), ok
+}
+
+// appendPlain appends what a canonical value says that is a text.
+func appendPlain(out, value []byte) ([]byte, bool) {
 	if len(value) < 2 || value[0] != '"' {
-		return "", false
+		return out, false
 	}
-	inner := value[1 : len(value)-1]
-	next := bytes.IndexByte(inner, '\\')
-	if next < 0 {
-		return string(inner), true
-	}
-	text := make([]byte, 0, len(inner))
-	p := parser{in: inner}
-	for next >= 0 {
-		text = append(text, inner[p.at:p.at+next]...)
+	p := parser{in: value[1 : len(value)-1]}
+	out = slices.Grow(out, len(p.in))
+	for {
+		next := bytes.IndexByte(p.in[p.at:], '\\')
+		if next < 0 {
+			return append(out, p.in[p.at:]...), true
+		}
+		out = append(out, p.in[p.at:p.at+next]...)
 		p.at += next
 		r, ok := p.escape()
 		if !ok {
-			return "", false
+			return out, false
 		}
-		text = utf8.AppendRune(text, r)
-		next = bytes.IndexByte(inner[p.at:], '\\')
+		out = utf8.AppendRune(out, r)
 	}
-	return string(append(text, inner[p.at:]...)), true
 }
 
 // appendText writes a text in its canonical spelling.

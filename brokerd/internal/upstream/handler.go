@@ -3,9 +3,11 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -236,6 +238,19 @@ func (h *Handler) tell(k refused) (count int, now bool) {
 	count = q.count
 	q.count, q.told = 0, at
 	return count, true
+}
+
+// panicked, deferred, tells the log of a panic, which is a mistake of ours, and ends the
+// connection. net/http would tell it among what clients do wrong.
+func (h *Handler) panicked() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p != http.ErrAbortHandler {
+		h.opt.Log.Error("request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // refuse answers a request that is not forwarded. unread says that its body was not

@@ -9,7 +9,7 @@ import (
 
 // Bounds of the Journal.
 const (
-	Lag        = 20 * time.Millisecond  // for which what has ended waits for a reservation to be committed with
+	Lag        = 20 * time.Millisecond  // for which a row that has ended waits for others to be committed with
 	CountLag   = time.Second            // the same for counts (broker §13)
 	maxDrafts  = 64                     // of one commit
 	againAfter = 250 * time.Millisecond // what could not be written is tried again
@@ -19,11 +19,11 @@ const (
 // written into one transaction.
 //
 // Whoever wants a reservation while nothing is being committed commits at once, in
-// its own goroutine, all that is there; who comes meanwhile waits, and one of those
-// commits for all of them. A settled row can wait, since a crash before it is
-// written means no more than that the outcome is not known; it travels with the next
-// reservation, in the same transaction and in front of it, so that a budget of
-// tokens is always up to date, and never waits longer than Lag.
+// its own goroutine; who comes meanwhile waits, and one of those commits for all of
+// them. A settled row can wait, since a crash before it is written means no more than
+// that the outcome is not known, and nobody waits for it: rows that end within Lag are
+// one commit, beside the requests. Only where the answers decide on the next reservation
+// (Grant.Measured) all rows go in front of it, in the same transaction.
 type Journal struct {
 	ledger Ledger
 	log    *slog.Logger
@@ -150,23 +150,27 @@ func (j *Journal) wait(ctx context.Context, w *waiter) (Answer, error) {
 	return v.answer, v.err
 }
 
-// commit writes what is there, answers who waited for it, and calls the next one.
+// commit writes what is waited for, answers who waited for it, and calls the next one.
 // The caller is the first in the queue and among those who are answered.
 func (j *Journal) commit(ctx context.Context) {
 	j.mu.Lock()
-	n := 0
+	n, all := 0, false
 	var b Batch
 	for n < len(j.waiting) && len(b.Drafts) < maxDrafts {
-		if d := j.waiting[n].draft; d != nil {
+		d := j.waiting[n].draft
+		all = all || d == nil || d.Grant.Measured
+		if d != nil {
 			b.Drafts = append(b.Drafts, *d)
 		}
 		n++
 	}
 	served := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
-	b.Settled = j.settled
-	counts := j.counts
-	j.settled, j.counts, j.due = nil, map[string]Count{}, time.Time{}
+	var counts map[string]Count
+	if all {
+		b.Settled, counts = j.settled, j.counts
+		j.settled, j.counts, j.due = nil, map[string]Count{}, time.Time{}
+	}
 	j.mu.Unlock()
 
 	for _, c := range counts {

@@ -82,22 +82,31 @@ func check(t *testing.T, r *recorder, want ...string) {
 	}
 }
 
-// What ended, and what is counted, is in the commit of the next reservation.
+// A reservation waits for nothing else; rows that end in a short time are one commit.
+// What the answers cost stands before the next reservation of a grant that depends on it.
 func TestJournal_OneCommit(t *testing.T) {
-	r := &recorder{}
-	journal(t, r, func(j *upstream.Journal) {
-		for i := range int64(3) {
-			j.Count(upstream.Count{GrantID: "g", Received: 1})
-			a, err := j.Reserve(t.Context(), upstream.Draft{})
-			if err != nil || a.Seq != i+1 {
-				t.Errorf("Reserve = %+v, %v", a, err)
+	for _, c := range []struct {
+		grant upstream.Grant
+		want  []string
+	}{
+		{upstream.Grant{}, []string{"1", "1", "1", "end1 end2 end3 g+3/0 0"}},
+		{upstream.Grant{Measured: true}, []string{"g+1/0 1", "end1 g+1/0 1", "end2 g+1/0 1", "end3 0"}},
+	} {
+		r := &recorder{}
+		journal(t, r, func(j *upstream.Journal) {
+			for i := range int64(3) {
+				j.Count(upstream.Count{GrantID: "g", Received: 1})
+				a, err := j.Reserve(t.Context(), upstream.Draft{Grant: c.grant})
+				if err != nil || a.Seq != i+1 {
+					t.Errorf("Reserve = %+v, %v", a, err)
+				}
+				j.Settle(upstream.Evidence{Seq: a.Seq})
 			}
-			j.Settle(upstream.Evidence{Seq: a.Seq})
-		}
-		time.Sleep(2 * upstream.Lag)
-		synctest.Wait()
-	})
-	check(t, r, "g+1/0 1", "end1 g+1/0 1", "end2 g+1/0 1", "end3 0")
+			time.Sleep(2 * upstream.Lag)
+			synctest.Wait()
+		})
+		check(t, r, c.want...)
+	}
 }
 
 // Nothing waits longer than it may, and what waits for less takes the rest along.
@@ -179,7 +188,7 @@ func TestJournal_Fails(t *testing.T) {
 	journal(t, r, func(j *upstream.Journal) {
 		j.Settle(upstream.Evidence{Seq: 1})
 		j.Count(upstream.Count{GrantID: "g", Received: 1})
-		if _, err := j.Reserve(t.Context(), upstream.Draft{}); err == nil {
+		if _, err := j.Reserve(t.Context(), upstream.Draft{Grant: upstream.Grant{Measured: true}}); err == nil {
 			t.Error("no error")
 		}
 		j.Settle(upstream.Evidence{Seq: 2})

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -12,7 +13,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"drawbridge/shared/redact"
@@ -41,13 +41,15 @@ type call struct {
 	closed    bool   // the grant turned out to serve no more
 	trouble   string // with the provider, for the log
 
-	doc        Document
+	parcel     *parcel      // what is sent
+	texts      <-chan texts // of a request that is reserved
 	credential Credential
 	evidence   Evidence
 }
 
 // ServeHTTP answers one request, in the order of broker §5.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer h.panicked()
 	c := &call{h: h, w: w, r: r, rc: http.NewResponseController(w), unread: r.ContentLength != 0}
 	switch refusal := c.open(); refusal {
 	case "":
@@ -83,8 +85,14 @@ func (c *call) serve() (cut bool) {
 		defer func() { c.h.leave(c, c.closed) }()
 		refusal = c.prepare()
 	}
+	if c.parcel != nil {
+		defer c.parcel.drop()
+	}
 	if refusal == "" {
-		refusal = c.reserve()
+		c.texts = c.parcel.texts() // while the disk works
+		if refusal = c.reserve(); refusal != "" {
+			<-c.texts
+		}
 	}
 	if refusal != "" {
 		journal.Count(Count{GrantID: c.grant.ID, Refused: 1})
@@ -159,34 +167,25 @@ func (c *call) prepare() Refusal {
 		return Encoding
 	}
 	room := rooms.Get().(*[]byte)
-	defer func() {
-		if cap(*room) <= roomy { // a large body may be the only one
-			rooms.Put(room)
-		}
-	}()
+	defer putRoom(room)
 	refusal := c.read(room)
 	if refusal != "" {
 		return refusal
 	}
-	body := *room
 	if len(c.r.Trailer) > 0 { // also one that was not announced
 		return Encoding
 	}
-	digest := make(chan string, 1) // made while the body is parsed
-	go func() { digest <- Digest(body) }()
-	doc, err := Canonical(body)
-	c.evidence.RequestDigest = <-digest
-	if err != nil {
+	var err error
+	if c.parcel, err = newParcel(*room); err != nil {
 		return Body
 	}
-	c.doc = doc
 	if !c.bound() {
 		return BindingMismatch
 	}
 	if refusal := c.credentials(); refusal != "" {
 		return refusal
 	}
-	c.describe(body)
+	c.describe(*room)
 	return ""
 }
 
@@ -214,10 +213,8 @@ func plainJSON(r *http.Request) bool {
 	return len(types) == 1 && err == nil && media == "application/json"
 }
 
-// rooms are for bodies while they are parsed; nothing keeps a part of one.
-var rooms = sync.Pool{New: func() any { return new([]byte) }}
-
-// read takes the body into room. It must go on arriving, and it must end.
+// read takes the body into room, and its digest on the way. It must go on arriving, and
+// it must end.
 func (c *call) read(room *[]byte) Refusal {
 	if c.r.ContentLength > MaxBody {
 		return Size
@@ -230,6 +227,7 @@ func (c *call) read(room *[]byte) Refusal {
 	}
 	body := slices.Grow((*room)[:0], int(min(want, firstRoom)))
 	defer func() { *room = body }()
+	sum := sha256.New()
 	for fresh := 0; ; {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, len(body))
@@ -239,8 +237,10 @@ func (c *call) read(room *[]byte) Refusal {
 		if len(body) > MaxBody {
 			return Size
 		}
+		sum.Write(body[len(body)-n:])
 		if err == io.EOF {
 			_ = c.rc.SetReadDeadline(time.Time{})
+			c.evidence.RequestDigest = digestOf([sha256.Size]byte(sum.Sum(nil)))
 			c.unread = false
 			return ""
 		}
@@ -256,16 +256,16 @@ func (c *call) read(room *[]byte) Refusal {
 
 // bound reports whether the document asks for what the grant is bound to.
 func (c *call) bound() bool {
-	if model, ok := c.doc.Text("model"); !ok || model != c.grant.Model {
+	if model, ok := c.parcel.doc.Text("model"); !ok || model != c.grant.Model {
 		return false
 	}
 	if c.grant.Effort != "" {
-		if effort, ok := c.doc.Text("reasoning", "effort"); !ok || effort != c.grant.Effort {
+		if effort, ok := c.parcel.doc.Text("reasoning", "effort"); !ok || effort != c.grant.Effort {
 			return false
 		}
 	}
 	return !slices.ContainsFunc(c.h.opt.DenyMembers, func(name string) bool {
-		_, ok := c.doc.Member(name)
+		_, ok := c.parcel.doc.Member(name)
 		return ok
 	})
 }
@@ -306,12 +306,12 @@ func (c *call) describe(body []byte) {
 		RequestDigest: c.evidence.RequestDigest, Outcome: Reserved, ServerModelIdentity: unverified,
 		StartedAt: c.h.opt.Now().UnixMilli(),
 	}
-	if effort, ok := c.doc.Text("reasoning", "effort"); ok && len(effort) <= maxReported {
+	if effort, ok := c.parcel.doc.Text("reasoning", "effort"); ok && len(effort) <= maxReported {
 		e.ReasoningEffort = &effort
 	}
 	e.ForwardedRequestDigest = e.RequestDigest
-	if string(body) != string(c.doc) {
-		e.ForwardedRequestDigest = Digest(c.doc)
+	if !bytes.Equal(body, c.parcel.doc) {
+		e.ForwardedRequestDigest = Digest(c.parcel.doc)
 	}
 	e.UpstreamOrigin, e.TransportMode, e.ProviderIdentityBasis = c.origin()
 	c.evidence = e

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -581,5 +582,30 @@ func TestCredentials(t *testing.T) {
 		if got, err := upstream.ParseTestOrigin(value); got != want || (err != nil) != (want == "") {
 			t.Errorf("ParseTestOrigin(%q) = %q, %v, want %q", value, got, err, want)
 		}
+	}
+}
+
+// A mistake of ours is an error in the log, without the words of the request, ends only
+// its own connection, and leaves the lane of its grant free.
+func TestRequest_Panic(t *testing.T) {
+	var mended atomic.Bool
+	w := newWorld(t, func(o *upstream.Options, _ *upstream.Grant) {
+		o.Credentials = func(context.Context, upstream.Grant) (upstream.Credential, error) {
+			if !mended.Load() {
+				panic("a mistake")
+			}
+			return upstream.Credential{Secret: redact.NewSecret(secret)}, nil
+		}
+	})
+	if resp, err := w.client.Do(w.request("/responses", strings.NewReader(bound))); err == nil {
+		resp.Body.Close()
+		t.Errorf("answered %s", resp.Status)
+	}
+	if text := w.logs.String(); !strings.Contains(text, `level=ERROR msg="request panicked" panic="a mistake"`) {
+		t.Errorf("the log says\n%s", text)
+	}
+	mended.Store(true)
+	if got := w.post("/responses", bound); got.status != http.StatusOK || w.handler.Serving(w.grant.ID) > 0 {
+		t.Errorf("the next one is %d", got.status)
 	}
 }

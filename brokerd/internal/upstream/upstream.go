@@ -49,18 +49,18 @@ const (
 
 // A Grant is what a capability opens, as its row says it.
 type Grant struct {
-	ID          string
-	SHA256      [32]byte // of the capability
-	Model       string
-	Effort      string // "" binds none
-	Kind        string // APIKey or AccessToken
-	Origin      string // OriginAPI or OriginChatGPT
-	BasePath    string // "" or "/v1"
-	Remote      netip.Prefix
-	RunID       string // "" for none
-	OwnerID     string
-	ExpiresAt   int64 // ms
-	StrictUsage bool
+	ID        string
+	SHA256    [32]byte // of the capability
+	Model     string
+	Effort    string // "" binds none
+	Kind      string // APIKey or AccessToken
+	Origin    string // OriginAPI or OriginChatGPT
+	BasePath  string // "" or "/v1"
+	Remote    netip.Prefix
+	RunID     string // "" for none
+	OwnerID   string
+	ExpiresAt int64 // ms
+	Measured  bool  // what the answers cost decides on the next reservation
 }
 
 // A Credential is the secret of a grant, from brokerd's memory.
