@@ -143,6 +143,10 @@ func (c *serveConfig) listener() (net.Listener, error) {
 	case len(inherited) > 1 || inherited[0] == nil:
 		return refuse(fault.ListenerUnavailable, "use inherited listeners: one stream listener is needed")
 	}
+	if err := gate.CheckListener(inherited[0]); err != nil {
+		_ = inherited[0].Close()
+		return nil, err
+	}
 	return inherited[0], nil
 }
 

@@ -33,7 +33,7 @@ func (c *serveConfig) providers(ctx context.Context, log *slog.Logger) (provider
 	switch {
 	case err == nil:
 		log.Info("this machine holds stations", "containment", kind)
-		all[lease.KindLocal] = lease.NewLocal(place.Base{State: c.stateDir, Run: filepath.Join(c.RuntimeDir, leaseDir)}, options)
+		all[lease.KindLocal] = lease.NewLocal(place.Base{State: filepath.Join(c.stateDir, "leases"), Run: filepath.Join(c.RuntimeDir, leaseDir)}, options)
 	case len(all) == 0:
 		return nil, err
 	default:

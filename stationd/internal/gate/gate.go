@@ -67,7 +67,7 @@ func New(opts Options) (*Gate, error) {
 		return nil, fault.New(fault.Internal, "make the gate: no authorizer or no listener")
 	}
 	for _, l := range opts.Listeners {
-		if err := checkListener(l); err != nil {
+		if err := CheckListener(l); err != nil {
 			return nil, err
 		}
 	}

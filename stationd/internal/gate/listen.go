@@ -29,9 +29,9 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// checkListener refuses a listener, whoever opened it, that others than this
+// CheckListener refuses a listener, whoever opened it, that others than this
 // machine's processes reach.
-func checkListener(l net.Listener) error {
+func CheckListener(l net.Listener) error {
 	switch a := l.Addr().(type) {
 	case *net.UnixAddr:
 		return nil

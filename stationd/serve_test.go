@@ -1,0 +1,478 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"drawbridge/shared/store"
+	"drawbridge/shared/testkit"
+	"drawbridge/stationd/internal/control"
+)
+
+// events are the kinds of a station's chain.
+func kinds(t *testing.T, s *store.Store, id string) (out []string) {
+	t.Helper()
+	all, err := s.StationEvents(t.Context(), id, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		out = append(out, e.Kind)
+	}
+	return out
+}
+
+// The commands and the bridge, end to end: a client with a ticket reaches the daemon,
+// its output is in the log, and after the stop nothing runs.
+func TestServe_Story(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	started := w.start("-print", "hello from the daemon")
+	st := w.status(started.StationID)
+	if st.State != "running" || st.Supervisor != "live" || st.Command != "live" || st.Role != "owner" || st.Detail.Bridge == nil {
+		t.Fatalf("got %+v", st)
+	}
+	v := w.visitor(started.StationID)
+	if status, body := w.get(v, started.Bridge.URL+"/health"); status != 200 || body != `{"ok":true}`+"\n" {
+		t.Errorf("got %d %s", status, body)
+	}
+	if status, body := w.get(visitor{}, started.Bridge.URL+"/health"); status != 401 {
+		t.Errorf("without a ticket: %d %s", status, body)
+	}
+	testkit.Eventually(t, limit, func() bool { return strings.Contains(w.must("logs", started.StationID), "hello from the daemon") })
+	shim, daemon := w.incarnation(st.Detail.ShimPID), w.incarnation(st.Detail.DaemonPID)
+	following := make(chan string, 1)
+	go func() {
+		out, _, _ := w.stationd("logs", "-f", started.StationID)
+		following <- out
+	}()
+	w.must("stop", started.StationID, "-wait")
+	if shim.Alive() || daemon.Alive() {
+		t.Error("processes are left")
+	}
+	if out := <-following; !strings.Contains(out, "hello from the daemon") {
+		t.Errorf("followed %q", out)
+	}
+	if st := w.status(started.StationID); st.State != "stopped" || *st.StopReason != "operator_stop" || *st.LeaseState != "released" || st.Cleanup != "done" {
+		t.Errorf("got %+v", st)
+	}
+	if out := w.must("evidence", "verify", started.StationID); !strings.Contains(out, "1 documents checked") {
+		t.Errorf("got %s", out)
+	}
+	if status, _ := w.get(v, started.Bridge.URL+"/health"); status != 401 && status != 410 {
+		t.Errorf("after the stop: %d", status)
+	}
+	var next control.Started
+	w.answer(&next, "start", "-replace", started.StationID, "-wait")
+	if next.Attempt != 2 || next.StationID != started.StationID {
+		t.Errorf("got %+v", next)
+	}
+	if out := w.must("list"); !strings.Contains(out, started.StationID) || strings.Count(out, "\n") != 2 {
+		t.Errorf("got %s", out)
+	}
+	var refused control.Started
+	out, _, status := w.stationd("start", "-f", w.write("bad.json", `{"name":"n","modelAccess":{"provider":"x"}}`), "-json")
+	if status != 1 || !strings.Contains(out, `"error":"model_access_not_available"`) {
+		t.Errorf("status %d, %s, %+v", status, out, refused)
+	}
+}
+
+// Proves station 17.C5: READY comes after recovery and with the control socket, and
+// STOPPING is the first word of the end.
+func TestServe_Notifies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.serve()
+	started := w.start()
+	v := w.visitor(started.StationID)
+	shim := w.incarnation(w.status(started.StationID).Detail.ShimPID)
+	first.signal(syscall.SIGKILL).exits(-1)
+	if !shim.Alive() {
+		t.Fatal("the attempt died with its stationd")
+	}
+	s := w.store()
+	second := w.launch(false, nil)
+	testkit.Eventually(t, limit, func() bool { return len(second.heard()) > 0 && second.count("READY=1") > 0 })
+	if got := kinds(t, s, started.StationID); !slices.Contains(got, "adopted") {
+		t.Errorf("READY before recovery: %v", got)
+	}
+	if st := w.status(started.StationID); st.Detail.AttemptState != "ready" || !shim.Alive() {
+		t.Errorf("got %+v", st.Detail)
+	}
+	// The gate has another port now, and the ticket is good for the attempt.
+	if status, body := w.get(v, w.status(started.StationID).Detail.Bridge.URL+"/health"); status != 200 {
+		t.Errorf("the old ticket: %d %s", status, body)
+	}
+	second.signal(syscall.SIGTERM)
+	second.told("STOPPING=1")
+	if st, err := s.StationStatus(t.Context(), started.StationID); err != nil || st.Attempt.State == store.AttemptTerminal && len(second.heard()) > 5 {
+		t.Errorf("STOPPING after the attempts: %v, %v", second.heard(), err)
+	}
+	second.exits(0)
+	said := second.heard()
+	if stop, ready := slices.Index(said, "STOPPING=1"), slices.Index(said, "READY=1"); stop < ready || slices.Contains(said[stop+1:], "READY=1") {
+		t.Errorf("said %v", said)
+	}
+	a, err := s.StationAttempt(t.Context(), started.StationID, 1)
+	if err != nil || a.State != store.AttemptTerminal || a.StopReason != store.StopShutdown {
+		t.Errorf("got %+v, %v", a, err)
+	}
+	w.gone(shim)
+	if _, err := os.Lstat(w.path("run", control.Socket)); !os.IsNotExist(err) {
+		t.Errorf("the control socket stays: %v", err)
+	}
+}
+
+// Proves station 17.C5: WATCHDOG beats as often as it is asked for, while the
+// supervisor's loop turns, and not a second time when it hangs.
+func TestServe_Watchdog(t *testing.T) {
+	w := newWorld(t)
+	d := w.launch(false, []string{"WATCHDOG_USEC=400000"}).told("READY=1")
+	before := d.count("WATCHDOG=1")
+	testkit.Eventually(t, limit, func() bool { return d.count("WATCHDOG=1") > before+2 })
+
+	address := &net.UnixAddr{Name: w.path("n"), Net: "unixgram"}
+	c, err := net.ListenUnixgram("unixgram", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", address.Name)
+	t.Setenv("WATCHDOG_USEC", "20000")
+	said := &child{t: t, notify: c}
+	var looked, healthy atomic.Int64
+	healthy.Store(5) // so many looks
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(said.hear)
+	work.Go(func() {
+		if err := watchdog(func() bool { return looked.Add(1) <= healthy.Load() })(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	testkit.Eventually(t, limit, func() bool { return looked.Load() > 10 })
+	cancel()
+	testkit.Eventually(t, limit, func() bool { return said.count("WATCHDOG=1") == 5 })
+	c.Close()
+	work.Wait()
+	if got := said.count("WATCHDOG=1"); got != 5 {
+		t.Errorf("%d beats of 5 healthy looks", got)
+	}
+}
+
+// Proves station 17.P2: an address that others can reach is refused with status 2,
+// whoever opens it.
+func TestServe_ListensOnLoopbackOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, address := range []string{"0.0.0.0:0", "[::]:0", ":8080", "192.0.2.1:80", "[fe80::1]:80", "localhost:0", "example.com:80", "127.0.0.1", "*:80"} {
+		_, errs, status := w.stationd("serve", "-listen", address)
+		if status != 2 || !strings.Contains(errs, "[listen_not_loopback]") {
+			t.Errorf("%s: status %d, %s", address, status, errs)
+		}
+	}
+	testkit.Need(t, "systemd-socket-activate")
+	port := freePort(t)
+	d := w.activated("0.0.0.0:"+port, "bridge")
+	d.poke(port)
+	d.exits(2)
+	if _, err := os.Stat(w.path("store")); err == nil {
+		t.Error("the Store was opened before the refusal")
+	}
+}
+
+// Proves station 17.C6: the listener of a socket unit, named bridge, serves the first
+// request.
+func TestServe_Activated(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "systemd-socket-activate")
+	w := newWorld(t)
+	port := freePort(t)
+	d := w.activated("127.0.0.1:"+port, "bridge")
+	// The first connection is what starts it; its request waits until the gate serves.
+	resp, err := http.Get("http://127.0.0.1:" + port + "/s/stn_none/a/1/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 401 {
+		t.Errorf("got %d", resp.StatusCode)
+	}
+	d.told("READY=1")
+	started := w.start()
+	if want := "http://127.0.0.1:" + port + "/s/" + started.StationID + "/a/1"; started.Bridge.URL != want {
+		t.Errorf("got %s, want %s", started.Bridge.URL, want)
+	}
+	if status, _ := w.get(w.visitor(started.StationID), started.Bridge.URL+"/health"); status != 200 {
+		t.Errorf("got %d", status)
+	}
+}
+
+// A listener that is not named bridge, or beside -listen, is a mistake.
+func TestServe_ActivatedWrongly(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "systemd-socket-activate")
+	w := newWorld(t)
+	port := freePort(t)
+	d := w.activated("127.0.0.1:"+port, "other")
+	d.poke(port)
+	d.exits(69)
+	port = freePort(t)
+	d = w.activated("127.0.0.1:"+port, "bridge", "-listen", "127.0.0.1:0")
+	d.poke(port)
+	d.exits(2)
+}
+
+// activated runs stationd behind systemd-socket-activate, which waits for a first
+// connection.
+func (w *world) activated(address, name string, args ...string) *child {
+	w.t.Helper()
+	pass := []string{"-l", address, "--fdname=" + name}
+	for _, v := range []string{"HOME", "PATH", "STATIOND_STORE_DIR", "STATIOND_RUNTIME_DIR", "STATIOND_STATE_DIR", "NOTIFY_SOCKET"} {
+		pass = append(pass, "-E", v)
+	}
+	pass = append(pass, w.path("bin", "stationd"), "serve", "-log-level", "debug")
+	d := w.run(exec.Command("systemd-socket-activate", append(pass, args...)...), false, nil)
+	testkit.Eventually(w.t, limit, func() bool { return strings.Contains(d.log.String(), "Listening on "+address) })
+	return d
+}
+
+// poke connects once, so that the program is started.
+func (d *child) poke(port string) {
+	d.t.Helper()
+	c, err := net.Dial("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c.Close()
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// Proves station 17.H6: no control route exists on TCP: each is what any other path
+// is, with and without a ticket, and no answer sets a cookie or a CORS header.
+func TestServe_NoControlOnTCP(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	started := w.start()
+	v := w.visitor(started.StationID)
+	base := strings.TrimSuffix(started.Bridge.URL, started.Bridge.Path)
+	for _, r := range [][2]string{
+		{"POST", "/v1/stations"}, {"GET", "/v1/stations"}, {"GET", "/v1/stations/" + started.StationID}, {"POST", "/v1/stations/" + started.StationID + "/stop"},
+		{"POST", "/v1/stations/" + started.StationID + "/attempts"}, {"GET", "/v1/stations/" + started.StationID + "/logs"},
+		{"POST", "/v1/stations/" + started.StationID + "/tickets"}, {"DELETE", "/v1/tickets/tkt_a"}, {"PUT", "/v1/stations/" + started.StationID + "/members/prn_a"},
+		{"GET", "/v1/principals"}, {"POST", "/v1/principals"}, {"DELETE", "/v1/principals/" + v.id}, {"GET", "/v1/stations/" + started.StationID + "/evidence"},
+		{"POST", "/v1/leases/lse_a/release"},
+	} {
+		for _, who := range []visitor{{}, v} {
+			status, h, body := w.request(r[0], base+r[1], who)
+			other, _, otherBody := w.request(r[0], base+"/no/such/path", who)
+			if status != other || body != otherBody || status < 400 {
+				t.Errorf("%v: %d %s, and %d %s for a path that is not there", r, status, body, other, otherBody)
+			}
+			for name := range h {
+				if name == "Set-Cookie" || strings.HasPrefix(name, "Access-Control-") {
+					t.Errorf("%v: header %s", r, name)
+				}
+			}
+		}
+	}
+	if st := w.status(started.StationID); st.State != "running" {
+		t.Errorf("got %+v", st)
+	}
+}
+
+// Proves station 17.L13 (control socket): the daemon cannot connect to the control
+// socket of the stationd that runs it, nor see the directory that it stands in.
+func TestServe_DaemonCannotControl(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	started := w.start()
+	v := w.visitor(started.StationID)
+	socket := w.path("run", control.Socket)
+	for _, url := range []string{"/dial?network=unix&address=" + socket, "/list?path=" + w.path("run"), "/read?path=" + w.path("store", "store.db")} {
+		status, body := w.get(v, started.Bridge.URL+url)
+		if status != 200 || !strings.Contains(body, "error") {
+			t.Errorf("%s: %d %s", url, status, body)
+		}
+	}
+}
+
+// Proves station 17.X10: when its lifeline is cut, a sibling ends all attempts within
+// the drain and exits with 0; an open stream does not delay it.
+func TestServe_LifelineCut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := w.launch(true, nil).told("READY=1")
+	d.signal(syscall.SIGINT) // meant for its owner
+	started := w.start("-children", "setsid,fork", "-deaf")
+	st := w.status(started.StationID)
+	shim := w.incarnation(st.Detail.ShimPID)
+	v := w.visitor(started.StationID)
+	r, err := http.NewRequest("GET", started.Bridge.URL+"/events?count=1000&every=100ms", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close = true
+	r.Header.Set("Authorization", "Bearer "+v.secret)
+	r.Header.Set("Drawbridge-Ticket", v.ticket)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(err, resp)
+	}
+	defer resp.Body.Close()
+	begin := time.Now()
+	d.cut()
+	d.exits(0)
+	if took := time.Since(begin); took > 10*time.Second { // the grace of its spec is 1 s
+		t.Errorf("took %v", took)
+	}
+	w.gone(shim)
+	a, err := w.store().StationAttempt(t.Context(), started.StationID, 1)
+	if err != nil || a.State != store.AttemptTerminal || a.StopReason != store.StopShutdown {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+// With -on-exit keep the attempts live on, and the next stationd takes them up.
+func TestServe_Keep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := w.serve("-on-exit", "keep")
+	started := w.start()
+	shim := w.incarnation(w.status(started.StationID).Detail.ShimPID)
+	d.signal(syscall.SIGTERM).exits(0)
+	if !shim.Alive() {
+		t.Fatal("the attempt ended")
+	}
+	w.serve()
+	if st := w.status(started.StationID); st.Detail.AttemptState != "ready" || st.Detail.ShimPID != int64(shim.PID) {
+		t.Errorf("got %+v", st.Detail)
+	}
+	w.must("stop", started.StationID, "-wait")
+	w.gone(shim)
+}
+
+// A second stationd of a Store stands by, says so and no more, and takes over.
+func TestServe_Standby(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.serve()
+	second := w.launch(false, nil).told("STATUS=standby")
+	if second.count("READY=1") > 0 {
+		t.Error("ready while another one acts")
+	}
+	w.must("list")
+	first.signal(syscall.SIGKILL).exits(-1)
+	second.told("READY=1").told("STATUS=active")
+	w.must("list")
+}
+
+// Two Stores need two runtime directories.
+func TestServe_TwoStores(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	_, errs, status := w.stationd("serve", "-store-dir", w.path("other"), "-log-format", "text")
+	if status != 69 || !strings.Contains(errs, "listener_unavailable") {
+		t.Errorf("status %d, %s", status, errs)
+	}
+}
+
+// A gate on a unix socket knows its visitors by their uid.
+func TestServe_UnixGate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	path := w.path("gate.sock")
+	w.serve("-listen", "unix:"+path)
+	started := w.start()
+	if started.Bridge.URL != "" || started.Bridge.Path != "/s/"+started.StationID+"/a/1" {
+		t.Errorf("got %+v", started.Bridge)
+	}
+	ticket := strings.TrimSpace(w.must("ticket", started.StationID))
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	r, err := http.NewRequest("GET", "http://localhost"+started.Bridge.Path+"/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Drawbridge-Ticket", ticket)
+	resp, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+// Proves station 17.C4: a file of the administrator that others could write is refused,
+// and so is one that is malformed.
+func TestServe_AdministratorFiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for flag, content := range map[string]string{
+		"-profiles": `{"profiles":[]}`, "-egress-profiles": `{"profiles":[]}`,
+	} {
+		path := w.write("admin"+flag+".json", content)
+		for _, mode := range []os.FileMode{0o620, 0o602, 0o666} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+			if _, errs, status := w.stationd("serve", flag, path); status != 2 {
+				t.Errorf("%s %v: status %d, %s", flag, mode, status, errs)
+			}
+		}
+		if err := os.WriteFile(path, []byte(`{"more":1}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, errs, status := w.stationd("serve", flag, path); status != 2 {
+			t.Errorf("%s malformed: status %d, %s", flag, status, errs)
+		}
+		if out, errs, status := w.stationd("doctor", flag, path); status != 1 || errs != "" || !strings.Contains(out, "error") {
+			t.Errorf("doctor %s: status %d, %s %s", flag, status, out, errs)
+		}
+	}
+}
+
+// Settings come from flags, then the environment, then the file.
+func TestServe_Settings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := w.write("config.json", fmt.Sprintf(`{"on-exit":"linger","store-dir":%q}`, w.path("store")))
+	if _, errs, status := w.stationd("serve", "-config", file); status != 2 || !strings.Contains(errs, "linger") {
+		t.Errorf("the file: status %d, %s", status, errs)
+	}
+	d := w.launch(false, []string{"STATIOND_ON_EXIT=keep"}, "-config", file).told("READY=1")
+	started := w.start()
+	d.signal(syscall.SIGTERM).exits(0)
+	w.serve("-config", file, "-on-exit", "stop")
+	w.must("stop", started.StationID, "-wait")
+}
