@@ -66,7 +66,7 @@ func (c *config) register(fs *flag.FlagSet) {
 	service.Argument(fs, &c.profile, "profile", "Host Profile: `path` of a JSON file, or the id of a built-in one")
 	service.Argument(fs, &c.host, "host", "`id` of the Host")
 	service.Argument(fs, &c.hostVersion, "host-version", "exact `version` of the Host")
-	fs.StringVar(&c.with, "with", "", "also keep these `programs` running, with commas between them: brokerd")
+	fs.StringVar(&c.with, "with", "", "also keep these `programs` running, with commas between them: brokerd, stationd")
 	fs.Func("tmux-socket", "search this tmux `socket`, a name or a path; repeatable (default \"default\")", func(s string) error {
 		if s == "" {
 			return errors.New("is empty")
@@ -142,15 +142,10 @@ func (c *config) checkSettings() error {
 // maxMinutes is ten years.
 const maxMinutes = 10 * 366 * 24 * 60
 
-// checkWith knows the siblings of the design. brokerd is there; stationd is not.
+// checkWith knows the siblings that bridge may also start.
 func (c *config) checkWith() error {
 	for _, name := range c.extra() {
-		switch name {
-		case "brokerd":
-		case "stationd":
-			return fault.New(fault.NotBuiltYet, "host-bridge: --with %s: the program is part of the design and not in this release", name).
-				WithHint("start without it")
-		default:
+		if name != "brokerd" && name != "stationd" {
 			return fault.New(fault.Usage, "host-bridge: --with names %q, which is not stationd or brokerd", name)
 		}
 	}

@@ -88,7 +88,6 @@ func TestHostBridge_Refuses(t *testing.T) {
 		{"host from the environment", append([]string{"--host-version", "1.8.0"}, three[:2]...), map[string]string{"BRIDGE_HOST": "my-agent"}, 2, "command line only"},
 		{"profile from a file", append([]string{"--config", config}, three[2:]...), nil, 2, "command line only"},
 		{"other siblings", append([]string{"--with", "sshd"}, three...), nil, 2, "sshd"},
-		{"siblings not built", append([]string{"--with", "brokerd, stationd"}, three...), nil, 69, "not in this release"},
 		{"policy", append([]string{"--approval-policy", "/there/is/none"}, three...), nil, 2, "approval policy"},
 		{"untested", append([]string{"--untested-agents", "some"}, three...), nil, 2, "untested-agents"},
 		{"control", append([]string{"--codex-control", "maybe"}, three...), nil, 2, "codex-control"},

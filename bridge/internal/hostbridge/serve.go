@@ -206,8 +206,13 @@ func programs(cfg config, prof profile.Profile, captured profile.Captured, log *
 		{Name: "outboxd", Args: args, Env: sibling.Environment(environ, prof.Allow(), captured.Relay())},
 	}
 	for _, name := range cfg.extra() {
-		// It serves workers of any Host, so it learns nothing of this one's session.
-		list = append(list, sibling.Program{Name: name, Args: args, Env: sibling.Environment(environ, dockerVariables, nil)})
+		// It serves workers or stations of any Host, so it learns nothing of this one's session.
+		p := sibling.Program{Name: name, Args: args, Env: sibling.Environment(environ, dockerVariables, nil)}
+		if name == "stationd" {
+			// What its own configuration says is for a service manager: here no daemon outlives it.
+			p.Args, p.Env = append(slices.Clone(args), "-on-exit", "stop"), sibling.Environment(environ, nil, nil)
+		}
+		list = append(list, p)
 	}
 	for i := range list {
 		path, err := sibling.Beside(list[i].Name)

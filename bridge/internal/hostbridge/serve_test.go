@@ -31,7 +31,7 @@ const patience = 30 * time.Second
 // and a Host that dies, by a variable.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
-	case name == "watchd" || name == "outboxd" || name == "brokerd":
+	case name == "watchd" || name == "outboxd" || name == "brokerd" || name == "stationd":
 		runSibling(name)
 	case os.Getenv("DRAWBRIDGE_TEST_HOST") != "":
 		runMortalHost()
@@ -123,7 +123,7 @@ func newWorld(t *testing.T) *world {
 	if err := os.Mkdir(w.path("marksdir"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"watchd", "outboxd", "brokerd"} {
+	for _, name := range []string{"watchd", "outboxd", "brokerd", "stationd"} {
 		if err := os.Symlink(exe, w.path(name)); err != nil {
 			t.Fatal(err)
 		}
@@ -419,32 +419,43 @@ func TestServe_SiblingEnvironment(t *testing.T) {
 	}
 }
 
-// A brokerd beside the bridge is kept like the others, and learns nothing of the
-// Host's session but which engine there is (broker §1).
-func TestServe_WithBrokerd(t *testing.T) {
-	w := newWorld(t)
-	w.start(append(w.args, "--with", "brokerd,brokerd"), "DOCKER_HOST=unix:///run/engine.sock", "BROKERD_LISTEN=all")
-	w.initialize()
-	all := map[string]any{"watchd": "up", "outboxd": "up", "brokerd": "up"}
-	w.eventually("siblings up", func() bool { return cmp.Equal(w.siblings(), all) })
-	w.in.Close()
-	if err := w.wait(); err != nil {
-		t.Fatalf("ended with %v", err)
-	}
-	var env []string
-	for line := range strings.SplitSeq(w.marks(), "\n") {
-		if entry, ok := strings.CutPrefix(line, "brokerd env "); ok {
-			env = append(env, entry[:strings.Index(entry, "=")])
-		}
-	}
-	slices.Sort(env)
-	want := []string{"DOCKER_HOST", "DRAWBRIDGE_LIFELINE_FD", "HOME", "LANG", "NOTIFY_SOCKET", "PATH"}
-	if diff := cmp.Diff(want, env); diff != "" {
-		t.Error(diff)
-	}
-	start := "brokerd start serve -store-dir " + w.path("marksdir/store") + " -runtime-dir " + w.path("run") + " -log-level info -log-format json\n"
-	if got := w.marks(); strings.Count(got, "brokerd start") != 1 || !strings.Contains(got, start) || !strings.Contains(got, "brokerd end\n") {
-		t.Errorf("marks:\n%s", got)
+// A brokerd or a stationd beside the bridge is kept like the others, and learns
+// nothing of the Host's session; a brokerd learns which engine there is (broker §1,
+// station §15).
+func TestServe_With(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args string
+		env  []string // besides what every sibling has
+	}{
+		"brokerd":  {"", []string{"DOCKER_HOST"}},
+		"stationd": {" -on-exit stop", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.start(append(w.args, "--with", name+","+name), "DOCKER_HOST=unix:///run/engine.sock", "BROKERD_LISTEN=all", "STATIOND_ON_EXIT=keep")
+			w.initialize()
+			all := map[string]any{"watchd": "up", "outboxd": "up", name: "up"}
+			w.eventually("siblings up", func() bool { return cmp.Equal(w.siblings(), all) })
+			w.in.Close()
+			if err := w.wait(); err != nil {
+				t.Fatalf("ended with %v", err)
+			}
+			var env []string
+			for line := range strings.SplitSeq(w.marks(), "\n") {
+				if entry, ok := strings.CutPrefix(line, name+" env "); ok {
+					env = append(env, entry[:strings.Index(entry, "=")])
+				}
+			}
+			slices.Sort(env)
+			want := append(tc.env, "DRAWBRIDGE_LIFELINE_FD", "HOME", "LANG", "NOTIFY_SOCKET", "PATH")
+			if diff := cmp.Diff(want, env); diff != "" {
+				t.Error(diff)
+			}
+			start := name + " start serve -store-dir " + w.path("marksdir/store") + " -runtime-dir " + w.path("run") + " -log-level info -log-format json" + tc.args + "\n"
+			if got := w.marks(); strings.Count(got, name+" start") != 1 || !strings.Contains(got, start) || !strings.Contains(got, name+" end\n") {
+				t.Errorf("marks:\n%s", got)
+			}
+		})
 	}
 }
 
