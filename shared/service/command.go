@@ -22,7 +22,7 @@ type Program struct {
 	Short    string // one sentence for help
 	Stdout   io.Writer
 	Stderr   io.Writer
-	Plain    bool // exit statuses are only 0, 1 and 2
+	Plain    bool // failures end with 1, mistakes of the caller with 2, whatever their code; a Status stays
 	Commands []*Command
 }
 
@@ -48,8 +48,6 @@ type Command struct {
 	// OtherSettings lets the configuration file hold settings of the program's
 	// other commands: one that looks at what another one serves reads its file.
 	OtherSettings bool
-
-	opaque bool // all that follows the name is arguments
 }
 
 // Main parses args, runs the chosen command and gives the exit status. Mistakes
@@ -81,7 +79,7 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 		_, _ = p.Stdout.Write(append(errorJSON(err), '\n'))
 	}
 	code := Exit(p.Stderr, p.Name, err)
-	if p.Plain {
+	if p.Plain && status == 0 {
 		code = plainExit(code)
 	}
 	return code
@@ -94,7 +92,7 @@ func (p *Program) tree(help io.Writer, args []string) (root *ffcli.Command, sort
 	if len(args) > 0 && strings.EqualFold(args[0], "help") {
 		args = append(append([]string(nil), args[1:]...), "-h")
 	}
-	at, ours, depth := root, &Command{Commands: p.Commands}, 0
+	at, depth := root, 0
 	for ; depth < len(args) && len(at.Subcommands) > 0; depth++ {
 		i := slices.IndexFunc(at.Subcommands, func(sub *ffcli.Command) bool {
 			return strings.EqualFold(args[depth], sub.Name)
@@ -102,15 +100,12 @@ func (p *Program) tree(help io.Writer, args []string) (root *ffcli.Command, sort
 		if i < 0 {
 			return root, args, nil
 		}
-		at, ours = at.Subcommands[i], ours.Commands[i]
+		at = at.Subcommands[i]
 	}
 	if len(at.Subcommands) > 0 {
 		return root, args, nil
 	}
 	sorted = append(sorted, args[:depth]...)
-	if ours.opaque {
-		return root, append(append(sorted, "--"), args[depth:]...), at
-	}
 	return root, append(sorted, flagsFirst(at.FlagSet, args[depth:])...), at
 }
 

@@ -30,7 +30,7 @@ func sample(stdout, stderr *bytes.Buffer) *service.Program {
 	)
 	return &service.Program{
 		Name: "sample", Short: "shows every kind of command", Stdout: stdout, Stderr: stderr,
-		Commands: append([]*service.Command{
+		Commands: []*service.Command{
 			{
 				Name: "serve", Short: "Serve",
 				Flags: func(fs *flag.FlagSet) {
@@ -67,7 +67,7 @@ func sample(stdout, stderr *bytes.Buffer) *service.Program {
 				},
 			}},
 			service.Version("sample", stdout, func() []strictjson.Member { return []strictjson.Member{{Name: "schema", Value: 3}} }),
-		}, service.NotBuilt("sample", "later")...),
+		},
 	}
 }
 
@@ -107,7 +107,6 @@ func TestProgram(t *testing.T) {
 		{"help of a command", "help host-profile validate", 0, "DESCRIPTION\n  Validate\n…", ""},
 		{"-h", "-h", 0, "DESCRIPTION\n  shows every kind of command\n…", ""},
 		{"-h behind a command", "serve --help", 0, "DESCRIPTION\n  Serve\n…", ""},
-		{"not built", "later --with any flag", 69, "", "sample: error: sample later is part of the design and not in this release [not_built_yet]\nsample: hint: sample help lists what there is\n"},
 		{"version", "version", 0, "sample …", ""},
 		{"version with an argument", "version x", 2, "", "sample: error: sample version: unexpected argument \"x\"\n…"},
 	} {
@@ -134,7 +133,7 @@ func compare(t *testing.T, what, want, got string) {
 }
 
 func TestProgram_Plain(t *testing.T) {
-	for args, want := range map[string]int{"later": 1, "host-profile validate strange": 1, "host-profile validate x": 0, "nothing": 2, "": 2} {
+	for args, want := range map[string]int{"host-profile validate held": 1, "host-profile validate strange": 1, "host-profile validate x": 0, "nothing": 2, "": 2} {
 		var stdout, stderr bytes.Buffer
 		p := sample(&stdout, &stderr)
 		p.Plain = true

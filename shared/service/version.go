@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 
-	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
 	"drawbridge/shared/version"
 )
@@ -44,20 +43,4 @@ func Version(program string, stdout io.Writer, facts func() []strictjson.Member)
 			return err
 		},
 	}
-}
-
-// NotBuilt makes the subcommands that are part of the design and that this
-// release does not have. Each takes any arguments and answers not_built_yet.
-func NotBuilt(program string, names ...string) []*Command {
-	var out []*Command
-	for _, name := range names {
-		out = append(out, &Command{
-			Name: name, Short: "(not in this release)", MaxArgs: -1, opaque: true,
-			Run: func(context.Context, []string) error {
-				return fault.New(fault.NotBuiltYet, "%s %s is part of the design and not in this release", program, name).
-					WithHint("%s help lists what there is", program)
-			},
-		})
-	}
-	return out
 }
