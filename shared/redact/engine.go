@@ -31,11 +31,13 @@ type engine struct {
 	pem    bool // inside a PEM block
 	rest   bool // the rest of this line is hidden and its word is written
 	torn   bool // bytes are missing before this line: it may be the inside of a PEM block
+	bearer bool // the last line ended in that word
+	basic  bool // … or in this one
 }
 
 // state packs what later bytes depend on.
 func (e *engine) state() (bits uint8) {
-	for i, b := range []bool{e.mid, e.worded, e.folded, e.pem, e.rest, e.torn} {
+	for i, b := range []bool{e.mid, e.worded, e.folded, e.pem, e.rest, e.torn, e.bearer, e.basic} {
 		if b {
 			bits |= 1 << i
 		}
@@ -45,7 +47,7 @@ func (e *engine) state() (bits uint8) {
 
 // resume is the inverse of state.
 func (e *engine) resume(bits uint8) {
-	for i, b := range []*bool{&e.mid, &e.worded, &e.folded, &e.pem, &e.rest, &e.torn} {
+	for i, b := range []*bool{&e.mid, &e.worded, &e.folded, &e.pem, &e.rest, &e.torn, &e.bearer, &e.basic} {
 		*b = bits&(1<<i) != 0
 	}
 }
@@ -108,19 +110,44 @@ func (e *engine) take(dst, buf []byte, final bool) (out []byte, used int) {
 		}
 		e.folded = false
 	}
+	if (e.bearer || e.basic) && !e.mid {
+		if !final {
+			return dst, 0
+		}
+		return e.takeLine(dst, buf, final, e.foldedCredential(buf)...)
+	}
 	return e.takeLine(dst, buf, final)
 }
 
-// takeLine is the ordinary case.
-func (e *engine) takeLine(dst, buf []byte, final bool) (out []byte, used int) {
+// foldedCredential finds the credential of a scheme that the line before ended in.
+func (e *engine) foldedCredential(buf []byte) []span {
+	scheme := byte('e')
+	if e.basic {
+		scheme = 'a'
+	}
+	e.bearer, e.basic = false, false
+	from := skip(buf, 0, " \t")
+	stop := run(buf, from, schemely)
+	if from == 0 || !isCredential(buf[from:stop], scheme) {
+		return nil
+	}
+	stop = from + until(buf[from:], " \t\r\n")
+	return []span{{start: from, end: stop, lead: 0}}
+}
+
+// takeLine is the ordinary case. more are spans that the line before gave away.
+func (e *engine) takeLine(dst, buf []byte, final bool, more ...span) (out []byte, used int) {
 	if len(buf) == 0 {
 		return dst, 0
 	}
 	known, tail := e.auto.find(nil, buf)
 	known = merge(known)
-	s := scan{red: e.red, buf: buf, final: final, firstWord: -1, worded: e.worded, noPaths: e.noPaths, values: known, known: known, open: len(buf)}
+	s := scan{red: e.red, buf: buf, final: final, firstWord: -1, firstAt: -1, worded: e.worded, noPaths: e.noPaths, open: len(buf)}
 	s.run()
-	spans := merge(append(s.spans, known...))
+	if len(known) > 0 {
+		s.without(known)
+	}
+	spans := merge(append(append(s.spans, known...), more...))
 
 	cut := len(buf)
 	if !final {
@@ -133,6 +160,7 @@ func (e *engine) takeLine(dst, buf []byte, final bool) (out []byte, used int) {
 		e.worded = e.mid
 		e.folded = s.folded && !e.mid
 		e.pem = s.pem
+		e.bearer, e.basic = s.scheme == 'e', s.scheme == 'a'
 	case cut > 0:
 		e.mid = true
 		e.worded = e.worded || (s.firstWord >= 0 && s.firstWord < cut)

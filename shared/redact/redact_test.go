@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"runtime"
 	"strings"
@@ -55,12 +56,18 @@ var cases = []struct{ name, in, want string }{
 	{"behind a double escape", `"line\\n` + skKey + `\\n"`, `"line\\n[redacted]\\n"`},
 	{"behind a unicode escape", `\u0022` + skKey, `\u0022[redacted]`},
 	{"behind a URL escape", "x%22" + skKey + "%22", "x%22[redacted]%22"},
+	{"behind what is no escape", `100%dbt` + "_" + strings.Repeat("x", 43) + ` C:\` + npmKey + ` %bearer abcdefghijklmnop %22bearer abcdefghijklmnop`, `100%[redacted] C:\[redacted] %bearer [redacted] %22bearer [redacted]`},
 	{"inside a word", "task-management-system-and-more", ""},
 	{"behind an underscore", "my_" + skKey, "my_[redacted]"},
 	{"bearer", "sent Bearer abcdefghijklmnop0123 ok", "sent Bearer [redacted] ok"},
 	{"bearer in quotes", `auth: bearer "abcdefghijklmnop0123" x`, `auth: bearer "[redacted] x`},
 	{"bearer with colon", "bearer:abcdefghijklmnop0123", "bearer:[redacted]"},
 	{"bearer with equals", "bearer=abcdefghijklmnop0123", "bearer=[redacted]"},
+	{"bearer with any separator", "Bearer \t: = abcdefghijklmnop0123 x", "Bearer \t: = [redacted] x"},
+	{"bearer folded", "x: Bearer \r\n  abcdefghijklmnop0123 x\n abcdefghijklmnop0123", "x: Bearer \r\n  [redacted] x\n abcdefghijklmnop0123"},
+	{"basic folded", "x:\tBasic\n\tdXNlcjpwYXNzd29yZA==\ny", "x:\tBasic\n\t[redacted]\ny"},
+	{"basic, an indented list", "level: basic\n  internationalization: x\n", ""},
+	{"bearer, next line", "the bearer\nabcdefghijklmnop0123\n", ""},
 	{"bearer, short", "the bearer of this letter", ""},
 	{"basic", "Basic dXNlcjpwYXNzd29yZA== x", "Basic [redacted] x"},
 	{"basic, prose", "Basic internationalization. Basic Authentication-related", ""},
@@ -121,6 +128,7 @@ var cases = []struct{ name, in, want string }{
 	{"pem", "a\n" + pemKey + "\nb\n", "a\n[redacted]\nb\n"},
 	{"pem in one line", strings.ReplaceAll(`k="`+pemKey+`" x`, "\n", `\n`), `k="[redacted]" x`},
 	{"pem unfinished", "a " + pemOpen, "a [redacted]"},
+	{"pem behind another", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----" + pemKey + "\nb", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----[redacted]\nb"},
 	{"certificate", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", ""},
 
 	// Known values.
@@ -229,8 +237,13 @@ func TestStream_CutAnywhere(t *testing.T) {
 
 func streamed(t *testing.T, r *redact.Redactor, pieces ...string) string {
 	t.Helper()
+	return streamedFrom(t, r, redact.Mark{}, pieces...)
+}
+
+func streamedFrom(t *testing.T, r *redact.Redactor, m redact.Mark, pieces ...string) string {
+	t.Helper()
 	var out bytes.Buffer
-	s := r.Stream(&out)
+	s := r.Resume(m, func(text []byte, _ redact.Mark) error { out.Write(text); return nil })
 	for _, p := range pieces {
 		if n, err := s.Write([]byte(p)); n != len(p) || err != nil {
 			t.Fatalf("Write = %d, %v", n, err)
@@ -338,29 +351,41 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// Proves station 17.D2, 17.D5 for texts that nobody thought of: cut in random places,
+// killed and resumed at a random one.
 func FuzzRedact(f *testing.F) {
-	for _, tc := range cases {
-		f.Add(tc.in, uint16(len(tc.in)/2))
+	for i, tc := range cases {
+		f.Add(tc.in, uint64(i))
+		f.Add(tc.in+plain+tc.in, uint64(i)) // seams without white space
 	}
 	r := sample(redact.Options{})
-	f.Fuzz(func(t *testing.T, text string, at uint16) {
+	f.Fuzz(func(t *testing.T, text string, seed uint64) {
 		want := r.Text(text)
-		if strings.Contains(want, known) {
+		if strings.Contains(want, known) || strings.Contains(want, plain) {
 			t.Fatalf("a known value is left in %q", want)
 		}
-		cut := min(int(at), len(text))
-		if got := streamed(t, r, text[:cut], text[cut:]); got != want {
-			t.Fatalf("cut at %d of %q:\n got %q\nwant %q", cut, text, got, want)
+		if found := redact.Tokens([]byte(want)); found != nil {
+			t.Fatalf("%s is left in %q", found[0], want)
 		}
-		if got := streamed(t, r, strings.Split(text, "")...); len(text) < 200 && got != want {
-			t.Fatalf("single bytes of %q:\n got %q\nwant %q", text, got, want)
+		random := rand.New(rand.NewPCG(seed, 0))
+		var pieces []string
+		for rest := text; rest != ""; {
+			n := min(len(rest), 1+random.IntN(1+random.IntN(20)))
+			pieces, rest = append(pieces, rest[:n]), rest[n:]
+		}
+		if got := streamed(t, r, pieces...); got != want {
+			t.Fatalf("cut into %q:\n got %q\nwant %q", pieces, got, want)
+		}
+		first, mark := half(t, r, redact.Mark{}, pieces[:random.IntN(len(pieces)+1)]...)
+		if got := first + streamedFrom(t, r, mark, text[mark.Taken:]); got != want {
+			t.Fatalf("%q resumed at %+v:\n got %q\nwant %q", text, mark, got, want)
 		}
 		if again := r.Text(want); again != want {
 			t.Fatalf("%q is redacted to %q, then to %q", text, want, again)
 		}
 		if clean, err := r.JSON([]byte(text)); err == nil {
-			if _, err := r.JSON(clean); err != nil {
-				t.Fatalf("%q becomes %q, which is not JSON", text, clean)
+			if again, err := r.JSON(clean); err != nil || !bytes.Equal(again, clean) {
+				t.Fatalf("%q becomes %q, then %q: %v", text, clean, again, err)
 			}
 		}
 	})
@@ -374,7 +399,7 @@ func TestText_Linear(t *testing.T) {
 	r := sample(redact.Options{})
 	for _, unit := range []string{
 		"eyJ-", "sk-", "AKIA-", "hf_", "://u:x/a", "?a=b", `"token":`, `\`, `"`, "token=", "token:", "bearer ", "--token ", "-----BEGIN ", "-----BEGIN X-----", "/home/jo",
-		known[:len(known)-1], known, plain, plain + "sk-", plain + "AKIA", plain + "eyJabcdef", plain + "-----BEGIN", "x ", "'a", "%3D", "authorization", "a.b", `token"\`,
+		known[:len(known)-1], known, plain, plain + "sk-", plain + "AKIA", plain + "eyJabcdef", plain + "-----BEGIN", "%dbt_", `\npm_`, "x ", "'a", "%3D", "authorization", "a.b", `token"\`,
 	} {
 		took := func(n int) time.Duration {
 			text := strings.Repeat(unit, n/len(unit)+1)

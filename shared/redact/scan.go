@@ -1,9 +1,6 @@
 package redact
 
-import (
-	"bytes"
-	"sort"
-)
+import "bytes"
 
 // Shortest credentials that are believed without a secret's name before them.
 const (
@@ -19,8 +16,7 @@ type scan struct {
 	final   bool // nothing of this line follows
 	worded  bool // a word of this line came before buf
 	noPaths bool
-	values  []span // known values in buf, in order
-	known   []span // those of them that are ahead
+	firstAt int // a word that begins elsewhere is not the first; -1: the first that comes is
 
 	spans     []span
 	open      int  // before this place, later bytes change nothing
@@ -28,6 +24,7 @@ type scan struct {
 	queryEnd  int  // before this place, queries were looked at
 	folded    bool // the line is a header that may be folded
 	pem       bool // a PEM block is open at the end
+	scheme    byte // the line ends in bearer ('e') or basic ('a'): their second letter
 }
 
 // sloppyURL bounds how far an @ is looked for behind the first slash of a URL.
@@ -40,10 +37,7 @@ func (s *scan) run() {
 	for i := 0; i < len(s.buf); {
 		switch c := s.buf[i]; {
 		case wordly[c]:
-			end := run(s.buf, i, wordly)
-			next := s.word(i, end)
-			s.behindKnown(i, end)
-			i = next
+			i = s.word(i)
 		case special[c]:
 			i = s.mark(i, c)
 		default:
@@ -64,7 +58,7 @@ func (s *scan) mark(i int, c byte) int {
 		if next := s.path(i); next > 0 {
 			return next
 		}
-		if i+2 < len(s.buf) && isHex(s.buf[i+1]) && isHex(s.buf[i+2]) {
+		if i+2 < len(s.buf) && isHex(s.buf[i+1]) && isHex(s.buf[i+2]) && !s.secretWord(i+1) {
 			return i + 3
 		}
 	case '/':
@@ -92,6 +86,9 @@ func (s *scan) escape(i int) int {
 	}
 	switch s.buf[i] {
 	case 'n', 'r', 't', 'b', 'f':
+		if s.secretWord(i) {
+			return i
+		}
 		return i + 1
 	case 'u':
 		for n := range 4 {
@@ -102,6 +99,17 @@ func (s *scan) escape(i int) int {
 		return i + 5
 	}
 	return i
+}
+
+// secretWord reports whether what looks like an escape is rather the beginning of a
+// token or of a scheme's name.
+func (s *scan) secretWord(i int) bool {
+	if forms := formsBy[s.buf[i]]; forms != nil && tokenAt(s.buf, i, forms) > 0 {
+		return true
+	}
+	const long = len("bearer")
+	end := run(s.buf[:min(len(s.buf), i+long+1)], i, wordly)
+	return kindOf(s.buf[i:end]) == schemeName
 }
 
 // path replaces a known directory at the beginning of a path: from / on, or from its
@@ -141,8 +149,8 @@ func (s *scan) absolute(i int) bool {
 	if at == 0 {
 		return true
 	}
-	if s.hiddenBefore(at) {
-		return true // it will be the redactor's word
+	if n := len(s.spans); n > 0 && s.spans[n-1].end == at {
+		return true // behind what is hidden
 	}
 	switch c := s.buf[at-1]; {
 	case c == ':':
@@ -153,16 +161,6 @@ func (s *scan) absolute(i int) bool {
 		return alnum[c] && at > 1 && s.buf[at-2] == '-' && (at == 2 || !wordly[s.buf[at-3]])
 	}
 	return true
-}
-
-// hiddenBefore reports whether what ends at a place is hidden: a known value, or what
-// was found last.
-func (s *scan) hiddenBefore(at int) bool {
-	if n := len(s.spans); n > 0 && s.spans[n-1].end == at {
-		return true
-	}
-	i := sort.Search(len(s.values), func(i int) bool { return s.values[i].end >= at })
-	return i < len(s.values) && s.values[i].end == at
 }
 
 // authority hides the user information of a URL whose authority begins at i.
@@ -203,8 +201,7 @@ func (s *scan) query(i int) int {
 			s.hide(i, i, end)
 			return end
 		}
-		if ok && cloudQuery(name) {
-			from := at + len(name) + 1
+		if from := at + len(name) + 1; ok && from < stop && cloudQuery(name) {
 			cloud = append(cloud, span{start: from, end: stop, lead: at})
 		}
 		at = stop + 1
@@ -213,27 +210,11 @@ func (s *scan) query(i int) int {
 	return i
 }
 
-// behindKnown looks at what stands directly behind known values in a word once more:
-// when they are gone, it will be a word of its own.
-func (s *scan) behindKnown(i, end int) {
-	for n := 0; len(s.known) > 0 && s.known[0].start < end; s.known = s.known[1:] {
-		from, to := s.known[0].end, end
-		if len(s.known) > 1 {
-			to = min(to, s.known[1].start)
-		}
-		if from > i && from >= n && from < to {
-			n = s.word(from, to)
-		}
-		if s.known[0].end > end {
-			return // it reaches into the next word
-		}
-	}
-}
-
-// word handles the word from i to end and gives the place to go on.
-func (s *scan) word(i, end int) int {
-	if bytes.HasPrefix(s.buf[i:], []byte("-----BEGIN")) {
-		if next, ok := s.block(i); ok {
+// word handles the word that begins at i and gives the place to go on.
+func (s *scan) word(i int) int {
+	end := run(s.buf, i, wordly)
+	if n := bytes.Index(s.buf[i:end], []byte("-----BEGIN")); n >= 0 { // also right behind another block
+		if next, ok := s.block(i + n); ok {
 			return next
 		}
 	}
@@ -242,7 +223,7 @@ func (s *scan) word(i, end int) int {
 	if len(name) == 0 {
 		return end
 	}
-	first := s.firstWord < 0 && !s.worded
+	first := s.firstWord < 0 && !s.worded && (s.firstAt < 0 || s.firstAt == i)
 	if s.firstWord < 0 {
 		s.firstWord = i
 	}
@@ -262,6 +243,10 @@ func (s *scan) word(i, end int) int {
 		return s.member(i, end, name)
 	case ' ', '\t':
 		return s.spaced(i, end, name, flag)
+	case '\r', '\n':
+		if kindOf(name) == schemeName {
+			return s.credential(i, end, name)
+		}
 	}
 	return end
 }
@@ -423,20 +408,34 @@ func (s *scan) spaced(i, end int, name []byte, flag bool) int {
 	return max(stop, end)
 }
 
-// credential hides what follows bearer or basic when it looks like one. "Basic"
-// is also an ordinary word, so what follows it must not be.
+// credential hides what follows bearer or basic when it looks like one, whatever
+// separates them; it may stand in the next line, folded.
 func (s *scan) credential(i, from int, scheme []byte) int {
-	from = skip(s.buf, from, " \t\\\"'")
+	from = skip(s.buf, from, " \t:=\\\"'")
+	switch {
+	case from == len(s.buf):
+		s.wait(i)
+		return from
+	case s.buf[from] == '\r' || s.buf[from] == '\n':
+		s.scheme = lower(scheme[1])
+		return from
+	}
 	stop := run(s.buf, from, schemely)
 	if stop == len(s.buf) {
 		s.wait(i)
 	}
-	if stop-from < minScheme || (lower(scheme[1]) == 'a' && isProse(s.buf[from:stop])) {
+	if !isCredential(s.buf[from:stop], lower(scheme[1])) {
 		return from
 	}
 	stop = from + until(s.buf[from:], " \t\r\n")
 	s.hide(i, from, stop)
 	return stop
+}
+
+// isCredential reports whether text behind bearer or basic is one. "Basic" is also an
+// ordinary word, so what follows it must not be.
+func isCredential(text []byte, scheme byte) bool {
+	return len(text) >= minScheme && (scheme != 'a' || !isProse(text))
 }
 
 // line hides the rest of the line, white space at both ends apart.
@@ -448,9 +447,14 @@ func (s *scan) line(i, from int, folded bool) int {
 	return len(s.buf)
 }
 
-// hide adds a span that what begins at lead gives away.
+// hide adds a span that what begins at lead gives away. Where the redactor's word stands
+// already, it stays as often as it does.
 func (s *scan) hide(lead, start, end int) {
-	if end > start {
+	text := s.buf[start:max(start, end)]
+	for bytes.HasPrefix(text, []byte(s.red.word)) {
+		text = text[len(s.red.word):]
+	}
+	if len(text) > 0 {
 		s.spans = append(s.spans, span{start: start, end: end, lead: lead})
 	}
 }

@@ -26,7 +26,7 @@ var lastLook = []struct {
 	{"a principal's secret", regexp.MustCompile(`\bdbp_[A-Za-z0-9_-]{43}`)},
 	{"a JWT", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{5,}\.eyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]*`)},
 	{"a private key", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`)},
-	{"a credential", regexp.MustCompile(`(?i)\bbearer[ :=]+[A-Za-z0-9+/=._~-]{16,}`)},
+	{"a credential", regexp.MustCompile(`(?i)\bbearer[ :=]+[A-Za-z0-9+/._~-][A-Za-z0-9+/=._~-]{15,}`)},
 	{"user information in a URL", regexp.MustCompile(`://[^/?#\s"'\\\[]+:[^/?#\s"'\\\[]+@`)},
 }
 
