@@ -25,6 +25,7 @@ const (
 	outputTime   = 500 * time.Millisecond // for the rest of the output
 	cutBefore    = 6 * time.Second        // the drain's end, everything is killed (station §4.7)
 	shimMargin   = 15 * time.Second       // beyond the grace, before the shim enforces the TTL itself
+	adoptTime    = 10 * time.Second       // for a shim that is found to answer
 	birthTime    = 2 * time.Second        // for a shim of a crashed stationd to say who it is
 	cleanupTries = 10
 	artifactTime = 30 * time.Second

@@ -218,7 +218,9 @@ func (a *attempt) adopt(ctx context.Context) (status wire.Status, err error) {
 		a.gone = true
 		return status, stopError(a.lastWord(ctx))
 	}
-	shim, err := a.machine.AdoptShim(bounded, a.birth)
+	answering, enough := context.WithTimeout(bounded, adoptTime)
+	defer enough()
+	shim, err := a.machine.AdoptShim(answering, a.birth)
 	if err != nil {
 		return status, err // shim_lost: supervisor_lost
 	}

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { testkit.Leak(m) }
 
 const (
-	patience = 20 * time.Second
+	patience = 40 * time.Second
 	daemon   = 54321 // uid and gid that nobody has
 )
 
