@@ -59,6 +59,8 @@ var groups = []group{
 	{"broker", broker},
 	{"storage", storage},
 	{"worker", worker},
+	{"station", station},
+	{"egress", egress},
 }
 
 // Names lists the groups.

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -106,14 +105,7 @@ func (s *story) start(name string, program rig.Harness) {
 	for path, text := range files {
 		s.Write("work/"+path, []byte(text))
 	}
-	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "."}, {"commit", "-q", "-m", "the bridge"}} {
-		cmd := exec.Command("git", append([]string{"-C", s.Path("work"), "-c", "user.name=demo", "-c", "user.email=demo@example.test"}, args...)...)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Path("home"), "GIT_CONFIG_NOSYSTEM=1"}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.User}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			s.Fatalf("git %s: %v\n%s", args[0], err, out)
-		}
-	}
+	s.Commit("work")
 	spec := stationrig.Spec{
 		"name": "demo", "profile": "agent", "workspace": map[string]any{"source": s.Path("work")},
 		"harness": map[string]any{"name": name, "artifact": map[string]any{"path": program.Path, "sha256": program.SHA256}},

@@ -112,6 +112,20 @@ func (r *Rig) own(name string) {
 	}
 }
 
+// Commit makes a git work tree of a directory, with all that lies in it committed on
+// the branch main.
+func (r *Rig) Commit(name string) {
+	r.Helper()
+	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "."}, {"commit", "-q", "-m", "a workspace"}} {
+		cmd := exec.CommandContext(r.Context(), "git", append([]string{"-C", r.Path(name), "-c", "user.name=drawbridge", "-c", "user.email=drawbridge@example.test"}, args...)...)
+		cmd.Env = append(r.env(), "GIT_CONFIG_NOSYSTEM=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: r.User}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			r.Fatalf("git %s: %v\n%s", args[0], err, out)
+		}
+	}
+}
+
 // env is what stationd and its commands get of the environment.
 func (r *Rig) env() []string {
 	return []string{
