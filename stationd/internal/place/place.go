@@ -53,8 +53,10 @@ type Base struct {
 	Run   string `json:"run"`
 }
 
-// Layout is where the parts of a lease lie: absolute, without links.
+// Layout is where the parts of a lease lie: absolute, without links. UID is who keeps
+// them, and a daemon's, when its spec names no user.
 type Layout struct {
+	UID       int    `json:"uid"`
 	Runtime   string `json:"runtime"`
 	Workspace string `json:"workspace"`
 	Home      string `json:"home"`
@@ -84,7 +86,7 @@ func Open(base Base, id string) (*Place, error) {
 	}
 	dir := filepath.Join(state, id)
 	p := &Place{id: id, dir: dir, layout: Layout{
-		Runtime: filepath.Join(run, id), Workspace: filepath.Join(dir, "work"), Home: filepath.Join(dir, "home"),
+		UID: os.Geteuid(), Runtime: filepath.Join(run, id), Workspace: filepath.Join(dir, "work"), Home: filepath.Join(dir, "home"),
 		Temp: filepath.Join(dir, "tmp"), Harness: filepath.Join(dir, "harness"),
 	}}
 	if longest := filepath.Join(p.layout.Runtime, wire.Egress); len(longest) > maxSocket {
