@@ -8,13 +8,13 @@ import (
 	"drawbridge/stationd/internal/place"
 )
 
-// leaseCommand is what stationd does with a lease of this machine when it is on
-// another one: one request on stdin, one answer on stdout.
+// leaseCommand is what stationd does with leases of this machine when it is on
+// another one: requests on stdin, answers on stdout.
 func leaseCommand(stdin io.Reader, stdout io.Writer) *service.Command {
 	return &service.Command{
 		Name:  "lease",
-		Short: "Do one thing with a lease of this machine",
-		Long:  "Reads one JSON request on stdin, with an archive or a file behind it where one belongs to the\nrequest, and prints one JSON answer. stationd calls it over SSH.",
+		Short: "Do what another machine's stationd asks for its leases here",
+		Long:  "Reads JSON requests on stdin, the last one with an archive or a file behind it where one belongs\nto it, and prints a JSON answer to each. stationd calls it over SSH.",
 		Run:   func(ctx context.Context, _ []string) error { return place.Serve(ctx, stdin, stdout) },
 	}
 }

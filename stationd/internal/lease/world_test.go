@@ -109,7 +109,7 @@ func specification(t *testing.T, m lease.Machine, obtained launch.Obtained) wire
 	_, _ = rand.Read(nonce)
 	spec := wire.Spec{
 		Nonce: hex.EncodeToString(nonce), Artifact: &wire.Artifact{Path: obtained.Path, SHA256: obtained.SHA256},
-		Port: must[int](t)(m.FreePort(t.Context())), Deadline: process.BootTime() + time.Minute.Milliseconds(), OrphanMS: 20_000,
+		Port: must[int](t)(m.FreePort(t.Context())), Deadline: process.BootTime() + (10 * time.Minute).Milliseconds(), OrphanMS: 20_000,
 	}
 	if u := user(); u != nil {
 		spec.RunAs = &wire.User{UID: u.UID, GID: u.GID}

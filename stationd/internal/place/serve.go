@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,11 +55,13 @@ const (
 	harnessName = "artifact"
 	maxHarness  = 512 << 20
 	maxNonce    = 256
+	maxRequests = 32 // at once
 )
 
 // Request is one thing to do with a place of another machine: one line on stdin of
-// the shim's command lease, and behind it what belongs to the op.
+// the shim's command lease, and for some ops content behind it.
 type Request struct {
+	ID    int64  `json:"id"`
 	Op    string `json:"op"`
 	Base  Base   `json:"base"`
 	Lease string `json:"lease,omitempty"`
@@ -74,8 +77,10 @@ type Request struct {
 	AllowRoot   bool                 `json:"allow_root,omitempty"`  // start
 }
 
-// Answer is one line on stdout. Error carries a fault's code.
+// Answer is one line on stdout, with the id of its request. Error carries a fault's
+// code.
 type Answer struct {
+	ID    int64       `json:"id"`
 	Error *wire.Error `json:"error,omitempty"`
 
 	BootID      string               `json:"boot_id,omitempty"`   // about, check
@@ -88,8 +93,20 @@ type Answer struct {
 	Nonce       string               `json:"nonce,omitempty"`
 	End         *wire.End            `json:"end,omitempty"`
 	Alive       bool                 `json:"alive,omitempty"`
-	Cleanup     *supervise.Cleanup   `json:"cleanup,omitempty"` // kill: with an error, too
+	Cleanup     *Cleanup             `json:"cleanup,omitempty"` // kill: with an error, too
 	Manifest    *artifact.Manifest   `json:"manifest,omitempty"`
+}
+
+// Cleanup is supervise.Cleanup on its way.
+type Cleanup struct {
+	Signalled bool             `json:"signalled"`
+	TookMS    int64            `json:"took_ms"`
+	Left      []supervise.Left `json:"left,omitempty"`
+}
+
+// Result is what came of it.
+func (c Cleanup) Result() supervise.Cleanup {
+	return supervise.Cleanup{Signalled: c.Signalled, Took: time.Duration(c.TookMS) * time.Millisecond, Left: c.Left}
 }
 
 // Fault gives the refusal of an answer as an error.
@@ -104,22 +121,45 @@ func (a Answer) Fault() error {
 	return fault.New(code, "%s", fault.CleanLine(a.Error.Message))
 }
 
-// Serve does what one request asks, and answers.
+// Serve does what requests ask, until there are no more, and answers each when it is
+// done. One with content behind it is the last.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	var writing sync.Mutex
+	answer := func(q Request, in io.Reader) error {
+		a, err := q.serve(ctx, in)
+		if err != nil {
+			a.Error = &wire.Error{Code: string(fault.CodeOf(err)), Message: fault.CleanLine(err.Error())}
+		}
+		a.ID = q.ID
+		writing.Lock()
+		defer writing.Unlock()
+		return json.NewEncoder(out).Encode(a)
+	}
 	r := bufio.NewReaderSize(in, wire.MaxLine)
-	line, err := r.ReadSlice('\n')
-	if err != nil {
-		return fault.New(fault.Usage, "read the request: %w", err)
+	room := make(chan struct{}, maxRequests)
+	var work sync.WaitGroup
+	defer work.Wait()
+	for n := 0; ; n++ {
+		line, err := r.ReadSlice('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 && n > 0 {
+			return nil
+		}
+		var q Request
+		if err == nil {
+			err = wire.Decode(line[:len(line)-1], &q)
+		}
+		if err != nil {
+			return fault.New(fault.Usage, "read the request: %w", err)
+		}
+		if q.Op == OpUnpack || q.Op == OpPut {
+			return answer(q, r)
+		}
+		room <- struct{}{}
+		work.Go(func() {
+			defer func() { <-room }()
+			_ = answer(q, nil) // who asked may have gone
+		})
 	}
-	var q Request
-	if err := wire.Decode(line[:len(line)-1], &q); err != nil {
-		return fault.New(fault.Usage, "read the request: %w", err)
-	}
-	a, err := q.serve(ctx, r)
-	if err != nil {
-		a.Error = &wire.Error{Code: string(fault.CodeOf(err)), Message: fault.CleanLine(err.Error())}
-	}
-	return json.NewEncoder(out).Encode(a)
 }
 
 // Read reads an answer.
@@ -181,7 +221,7 @@ func (q Request) serve(ctx context.Context, in io.Reader) (a Answer, err error) 
 	case OpKill:
 		var c supervise.Cleanup
 		c, err = p.Kill(ctx, supervise.Options{}, *q.Incarnation)
-		a.Cleanup = &c
+		a.Cleanup = &Cleanup{c.Signalled, c.Took.Milliseconds(), c.Left}
 	case OpUnlink:
 		return a, p.unlink(q.Path)
 	case OpArtifacts:
