@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"drawbridge/brokerd/internal/broker"
@@ -17,39 +16,17 @@ import (
 )
 
 // storeFlags are the settings of the commands that work on a Store.
-type storeFlags struct {
-	dir, config string
-}
+type storeFlags struct{ service.StoreFlags }
 
-func (f *storeFlags) register(fs *flag.FlagSet) {
-	fs.StringVar(&f.dir, "store-dir", service.DefaultStoreDir(), "`directory` of the Store")
-	fs.StringVar(&f.config, "config", service.DefaultConfig("brokerd"), "JSON `file` with settings")
-}
+func (f *storeFlags) register(fs *flag.FlagSet) { f.Register(fs) }
 
 // open opens a Store that is there; none is made by looking for grants.
 func (f *storeFlags) open(ctx context.Context, readOnly bool) (*store.Store, error) {
-	if f.dir == "" {
-		return nil, fault.New(fault.Usage, "-store-dir is empty and has no default: this user has no home directory")
-	}
-	dir, err := filepath.Abs(f.dir)
+	dir, err := f.Path()
 	if err != nil {
-		return nil, fault.New(fault.Usage, "-store-dir: %w", err)
-	}
-	db, err := store.Open(ctx, store.Options{Dir: dir, Program: "brokerd", ReadOnly: true})
-	if err != nil || readOnly {
-		return db, err
-	}
-	if err := db.Close(); err != nil {
 		return nil, err
 	}
-	if db, err = store.Open(ctx, store.Options{Dir: dir, Program: "brokerd"}); err != nil {
-		return nil, err
-	}
-	if err := db.Writable(); err != nil {
-		_ = db.Close()
-		return nil, err
-	}
-	return db, nil
+	return store.OpenExisting(ctx, store.Options{Dir: dir, Program: "brokerd", ReadOnly: readOnly})
 }
 
 // grantFlags are what a grant is asked for with.

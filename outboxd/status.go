@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,24 +16,16 @@ import (
 )
 
 // storeFlags are the settings of the commands that only look into a Store.
-type storeFlags struct {
-	dir, config string
-}
+type storeFlags struct{ service.StoreFlags }
 
-func (f *storeFlags) register(fs *flag.FlagSet) {
-	fs.StringVar(&f.dir, "store-dir", service.DefaultStoreDir(), "`directory` of the Store")
-	fs.StringVar(&f.config, "config", service.DefaultConfig("outboxd"), "JSON `file` with settings")
-}
+func (f *storeFlags) register(fs *flag.FlagSet) { f.Register(fs) }
 
 func (f *storeFlags) open(ctx context.Context, readOnly bool) (*store.Store, error) {
-	if f.dir == "" {
-		return nil, fault.New(fault.Usage, "-store-dir is empty and has no default: this user has no home directory")
-	}
-	dir, err := filepath.Abs(f.dir)
+	dir, err := f.Path()
 	if err != nil {
-		return nil, fault.New(fault.Usage, "-store-dir: %w", err)
+		return nil, err
 	}
-	return store.Open(ctx, store.Options{Dir: dir, Program: "outboxd", ReadOnly: readOnly})
+	return store.OpenExisting(ctx, store.Options{Dir: dir, Program: "outboxd", ReadOnly: readOnly})
 }
 
 func statusCommand(stdout io.Writer) *service.Command {

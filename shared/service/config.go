@@ -55,12 +55,9 @@ func (c *Common) Check() error {
 		flag string
 		path *string
 	}{{"store-dir", &c.StoreDir}, {"runtime-dir", &c.RuntimeDir}} {
-		if *dir.path == "" {
-			return usageError("-%s is empty and has no default: this user has no home directory", dir.flag)
-		}
-		abs, err := filepath.Abs(*dir.path)
+		abs, err := absolute(dir.flag, *dir.path)
 		if err != nil {
-			return usageError("-%s: %w", dir.flag, err)
+			return err
 		}
 		*dir.path = abs
 	}
@@ -77,6 +74,34 @@ func (c *Common) Check() error {
 	}
 	return nil
 }
+
+// absolute makes the directory of a flag absolute.
+func absolute(flag, path string) (string, error) {
+	if path == "" {
+		return "", usageError("-%s is empty and has no default: this user has no home directory", flag)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", usageError("-%s: %w", flag, err)
+	}
+	return abs, nil
+}
+
+// StoreFlags are the settings of a command that works on a Store and serves nobody.
+type StoreFlags struct {
+	Dir    string // -store-dir, as given
+	Config string // -config
+}
+
+// Register defines the flags.
+func (f *StoreFlags) Register(fs *flag.FlagSet) {
+	program, _, _ := strings.Cut(fs.Name(), " ")
+	fs.StringVar(&f.Dir, "store-dir", DefaultStoreDir(), "`directory` of the Store")
+	fs.StringVar(&f.Config, "config", DefaultConfig(program), "JSON `file` with settings")
+}
+
+// Path is the Store's directory, absolute.
+func (f *StoreFlags) Path() (string, error) { return absolute("store-dir", f.Dir) }
 
 func parseLevel(name string) (slog.Level, error) {
 	switch name {

@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -73,6 +74,20 @@ func DefaultRuntimeDir() (string, error) {
 	return filepath.Join(home, ".local", "state", product, "run"), nil
 }
 
+// CheckPrivateDir says why EnsurePrivateDir would refuse path as it is, and changes
+// nothing. What is not there is fs.ErrNotExist.
+func CheckPrivateDir(path string) error {
+	fd, st, err := openDir(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err
+	case err != nil:
+		return unsafeDir(path, err.Error())
+	}
+	defer unix.Close(fd)
+	return checkDir(path, st)
+}
+
 // EnsurePrivateDir makes path and what is missing above it with mode 0700, or
 // checks that it is a real directory of this user that nobody else can write. A
 // directory that others could only read is closed to them. Any other finding is
@@ -89,27 +104,44 @@ func EnsurePrivateDir(path string) error {
 		return unsafeDir(path, err.Error())
 	}
 	// The descriptor is what is checked and changed, so nothing can be swapped.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-		return unsafeDir(path, "not a real directory")
-	case err != nil:
+	fd, st, err := openDir(path)
+	if err != nil {
 		return unsafeDir(path, err.Error())
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return unsafeDir(path, err.Error())
+	if err := checkDir(path, st); err != nil {
+		return err
 	}
+	if st.Mode&0o7777 != 0o700 {
+		if err := unix.Fchmod(fd, 0o700); err != nil {
+			return unsafeDir(path, err.Error())
+		}
+	}
+	return nil
+}
+
+// openDir opens a real directory.
+func openDir(path string) (fd int, st unix.Stat_t, err error) {
+	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return fd, st, errors.New("not a real directory")
+	case err != nil:
+		return fd, st, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return fd, st, err
+	}
+	return fd, st, nil
+}
+
+func checkDir(path string, st unix.Stat_t) error {
 	switch {
 	case int(st.Uid) != os.Geteuid():
 		return unsafeDir(path, fmt.Sprintf("it belongs to uid %d", st.Uid))
 	case st.Mode&0o022 != 0:
 		return unsafeDir(path, "others can write to it")
-	case st.Mode&0o7777 != 0o700:
-		if err := unix.Fchmod(fd, 0o700); err != nil {
-			return unsafeDir(path, err.Error())
-		}
 	}
 	return nil
 }

@@ -59,6 +59,27 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	return s, nil
 }
 
+// OpenExisting opens a Store that is there: looking for something makes none.
+// Unless opt.ReadOnly, what it gives can be written.
+func OpenExisting(ctx context.Context, opt Options) (*Store, error) {
+	look := opt
+	look.ReadOnly = true
+	s, err := Open(ctx, look)
+	if err != nil || opt.ReadOnly {
+		return s, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	if s, err = Open(ctx, opt); err != nil {
+		return nil, err
+	}
+	if err := s.Writable(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" || !filepath.IsAbs(o.Dir) {
 		return o, fault.New(fault.StoreUnavailable, "open the Store: directory %q is not an absolute path", o.Dir)

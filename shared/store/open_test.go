@@ -363,6 +363,33 @@ func TestOpen_ProtocolRaisedWhileOpen(t *testing.T) {
 	}
 }
 
+// Who looks for something makes nothing.
+func TestOpenExisting(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	opt := store.Options{Dir: dir, Program: "test"}
+	if _, err := store.OpenExisting(t.Context(), opt); !fault.Is(err, fault.StoreUnavailable) {
+		t.Errorf("a Store that is not there: %v", err)
+	}
+	if _, err := os.Lstat(dir); err == nil {
+		t.Error("it was made")
+	}
+	made, err := store.Open(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made.Close()
+	for _, opt.ReadOnly = range []bool{true, false} {
+		s, err := store.OpenExisting(t.Context(), opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (s.Writable() != nil) != opt.ReadOnly || s.ID() != made.ID() {
+			t.Errorf("read-only %v: %v", opt.ReadOnly, s.Writable())
+		}
+		s.Close()
+	}
+}
+
 func TestOpen_ReadOnly(t *testing.T) {
 	dir := t.TempDir() + "/s"
 	_, err := store.Open(ctx, store.Options{Dir: dir, Program: "test", ReadOnly: true})

@@ -136,6 +136,18 @@ func (n Network) Check(isLocal func(netip.Addr) bool) error {
 	return nil
 }
 
+// Chain is the firewall's chain that scripts/worker-firewall makes for the network's
+// device.
+const Chain = "DRAWBRIDGE-WORKERS"
+
+// Device is the network's bridge on this machine.
+func (n Network) Device() string {
+	if name := n.Options["com.docker.network.bridge.name"]; name != "" {
+		return name
+	}
+	return "br-" + n.ID[:min(len(n.ID), 12)]
+}
+
 // LocalIn gives this machine's address in a network, the zero address when it has none.
 // Of its default bridge an engine names the gateway only when it was told one.
 func LocalIn(subnet netip.Prefix) netip.Addr {

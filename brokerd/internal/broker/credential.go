@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -15,6 +13,7 @@ import (
 
 	"drawbridge/brokerd/internal/upstream"
 	"drawbridge/shared/fault"
+	"drawbridge/shared/secretfile"
 	"drawbridge/shared/strictjson"
 )
 
@@ -34,18 +33,8 @@ type credential struct {
 	secret  []byte
 	account string
 	expires int64 // Unix seconds of a JWT; 0: unknown
-	file    fileState
+	file    secretfile.State
 	sum     [sha256.Size]byte
-}
-
-// fileState tells whether a file is the one that was read.
-type fileState struct {
-	dev, ino, size uint64
-	mtime          unix.Timespec
-}
-
-func stateOf(st unix.Stat_t) fileState {
-	return fileState{uint64(st.Dev), st.Ino, uint64(st.Size), st.Mtim}
 }
 
 func (c *credential) wipe() { clear(c.secret) }
@@ -69,59 +58,26 @@ func CanonicalPath(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(abs)), nil
 }
 
+// credentialFile is what the file is called in messages.
+const credentialFile = "credential file"
+
 // readCredential checks and reads a credential file, all on one descriptor. No
 // error holds anything of its content.
 func readCredential(path string) (*credential, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	switch {
-	case errors.Is(err, unix.ELOOP):
-		return nil, permissions("it is a symbolic link")
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return nil, permissions("this user may not read it")
-	case errors.Is(err, unix.ENXIO):
-		return nil, permissions("it is no regular file")
-	case err != nil:
-		return nil, unavailable("it cannot be opened: %s", errnoText(err))
-	}
-	f := os.NewFile(uintptr(fd), "credential")
-	defer f.Close()
-	var before, after unix.Stat_t
-	if err := unix.Fstat(fd, &before); err != nil {
-		return nil, unavailable("it cannot be looked at: %s", errnoText(err))
-	}
-	if err := checkCredentialFile(before); err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxCredentialFile+1))
+	data, state, err := secretfile.Read(credentialFile, path, maxCredentialFile)
 	defer clear(data)
-	if err != nil {
-		return nil, unavailable("it cannot be read")
+	if f, ok := fault.As(err); ok && f.Hint == "" {
+		return nil, f.WithHint(contentHint)
 	}
-	if err := unix.Fstat(fd, &after); err != nil || stateOf(before) != stateOf(after) || uint64(len(data)) != uint64(after.Size) {
-		return nil, unavailable("it changed while it was read")
+	if err != nil {
+		return nil, err
 	}
 	c, err := parseCredential(data)
 	if err != nil {
 		return nil, err
 	}
-	c.file, c.sum = stateOf(after), sha256.Sum256(data)
+	c.file, c.sum = state, sha256.Sum256(data)
 	return c, nil
-}
-
-func checkCredentialFile(st unix.Stat_t) error {
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return permissions("it is no regular file")
-	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
-		return permissions("it belongs to another user")
-	case st.Mode&0o077 != 0:
-		return permissions("its mode lets others in")
-	case st.Size == 0:
-		return unavailable("it is empty")
-	case st.Size > maxCredentialFile:
-		return unavailable("it is larger than %d bytes", maxCredentialFile)
-	}
-	return nil
 }
 
 // parseCredential takes the secret out of the text of a credential file.
@@ -191,14 +147,11 @@ func jwtExpiry(token string) int64 {
 	return int64(seconds)
 }
 
-func permissions(why string) error {
-	return fault.New(fault.CredentialPermissions, "read the credential file: %s", why).
-		WithHint("it must be a regular file of this user with mode 0600")
-}
+// contentHint says what a credential file holds.
+const contentHint = `it must hold {"OPENAI_API_KEY":"…"} or {"tokens":{"access_token":"…"}}`
 
 func unavailable(format string, args ...any) error {
-	return fault.New(fault.CredentialUnavailable, "read the credential file: "+format, args...).
-		WithHint(`it must hold {"OPENAI_API_KEY":"…"} or {"tokens":{"access_token":"…"}}`)
+	return fault.New(fault.CredentialUnavailable, "read the "+credentialFile+": "+format, args...).WithHint(contentHint)
 }
 
 // errnoText is the system's word for an error, without the path.

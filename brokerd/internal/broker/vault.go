@@ -5,11 +5,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"drawbridge/brokerd/internal/upstream"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
+	"drawbridge/shared/secretfile"
 )
 
 // vault holds the credentials of the live grants, each file once.
@@ -70,8 +69,7 @@ func (v *vault) get(path, grantID string) (c upstream.Credential, kind string, c
 	if l == nil || !l.users[grantID] {
 		return c, "", ch, upstream.ErrClosed
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil || stateOf(st) != l.file || checkCredentialFile(st) != nil {
+	if state, err := secretfile.Look(credentialFile, path); err != nil || state != l.file {
 		fresh, err := readCredential(path)
 		if err != nil {
 			return c, "", ch, err

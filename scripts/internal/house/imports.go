@@ -10,7 +10,7 @@ import (
 // packages of a lower layer, or of its own noun (agent/rule and agent).
 var layers = [][]string{
 	{"fault", "strictjson", "version", "crashpoint"},
-	{"process", "redact", "workernet"},
+	{"process", "redact", "workernet", "secretfile"},
 	{"store", "profile", "terminal", "httpd", "service", "sibling"},
 	{"callback", "agent", "checkup"},
 	{"handoff"},
