@@ -60,7 +60,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) path(parts ...string) string { return filepath.Join(append([]string{w.dir}, parts...)...) }
+func (w *world) path(parts ...string) string {
+	return filepath.Join(append([]string{w.dir}, parts...)...)
+}
 
 // write makes a private file.
 func (w *world) write(name, content string) string {
