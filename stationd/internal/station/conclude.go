@@ -18,7 +18,7 @@ import (
 func (a *attempt) conclude(ctx context.Context) bool {
 	a.watching.Wait()
 	a.looking.Wait()
-	if a.current().DaemonPID != 0 {
+	if a.current().StartedAt != 0 {
 		if end := a.daemonExit(); end != nil {
 			a.exitFrom(evidence.ExitFromShim, end)
 		} else if a.machine != nil {
@@ -32,7 +32,7 @@ func (a *attempt) conclude(ctx context.Context) bool {
 	}
 	counts := a.closeBridge(ctx)
 	a.dropCredential()
-	if a.machine != nil && len(a.record.Cleanup.Left) == 0 {
+	if a.machine != nil && a.record.Cleanup.Result != evidence.CleanupFailed {
 		bounded, cancel := context.WithTimeout(ctx, machineTime)
 		if err := a.machine.Wipe(bounded); err != nil && ctx.Err() == nil {
 			a.log.Warn("remove the runtime directory", "err", err)

@@ -2,6 +2,7 @@ package station
 
 import (
 	"maps"
+	"os"
 	"strings"
 
 	"drawbridge/shared/redact"
@@ -18,6 +19,9 @@ const credentialFile = "credential"
 // stationd's environment and of the spec, and the daemon's credential.
 func (a *attempt) newRedactor(paths map[string]string) *redact.Redactor {
 	all := map[string]string{a.m.opts.StateDir: "<state>", a.m.opts.Store.Dir(): "<store>"}
+	if home, err := os.UserHomeDir(); err == nil {
+		all[home] = "<home>"
+	}
 	maps.Copy(all, paths)
 	r := redact.New(redact.Options{Paths: all})
 	for _, v := range a.m.known(a.plan.Spec) {

@@ -77,8 +77,6 @@ func (a *attempt) terminate(ctx context.Context) {
 	if a.left(ctx) > 0 {
 		a.record.Cleanup.Result = evidence.CleanupForced
 		a.signal(ctx, wire.All, unix.SIGKILL)
-		begun := process.BootTime()
-		a.awaitEmpty(ctx, func() int64 { return begun + killedTime.Milliseconds() })
 	}
 	crashpoint.At("daemon_killed")
 	a.awaitExit(ctx)
@@ -130,7 +128,7 @@ func (a *attempt) awaitEmpty(ctx context.Context, until func() int64) {
 
 // awaitExit waits for the shim to have reaped a daemon that is dead.
 func (a *attempt) awaitExit(ctx context.Context) {
-	if a.current().DaemonPID == 0 {
+	if a.current().StartedAt == 0 {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, killedTime)

@@ -145,7 +145,7 @@ func (a *attempt) announce(ctx context.Context) error {
 	}
 	l := &a.launched
 	l.Command = evidence.Command{Mode: p.Command.Mode(), Redacted: p.Command.Redacted(a.redactor), Hash: hash, Workdir: p.Workdir}
-	if p.RunAs != nil {
+	if l.UID = a.machine.Layout().UID; p.RunAs != nil {
 		l.UID = p.RunAs.UID
 	}
 	if p.Bridge != nil {

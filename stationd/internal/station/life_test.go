@@ -2,7 +2,9 @@ package station_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +24,7 @@ import (
 func TestLife(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.ready(w.spec("-term-exit", "7", "-print", "hello").with("artifacts", map[string]any{"paths": []string{"made"}}, "harness", w.spec()["harness"]))
+	s := w.ready(w.spec("-term-exit", "7", "-print", "hello").with("artifacts", map[string]any{"paths": []string{"made"}}))
 	row := w.await(s, store.AttemptReady)
 	pid := int(row.DaemonPID)
 	info, err := process.Stat(pid)
@@ -33,8 +35,9 @@ func TestLife(t *testing.T) {
 	if status, body := w.get(s, ticket, "/health"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, body := w.get(s, ticket, "/nowhere"); status != 404 {
-		t.Errorf("%d %s", status, body)
+	made := filepath.Join(w.layout(s), "made")
+	if answer := w.request(s, ticket, http.MethodPost, "/write?path="+made); answer.StatusCode != 200 {
+		t.Errorf("%d", answer.StatusCode)
 	}
 	all, err := w.Store.Stations(t.Context(), "")
 	w.ok(err)
@@ -53,21 +56,22 @@ func TestLife(t *testing.T) {
 	w.ok(err)
 	b, p := f.AgentRuntime.Bridge, f.Process
 	for name, ok := range map[string]bool{
-		"ids":     f.StationID == s.Station.ID && f.Attempt == 1 && f.LeaseID == row.LeaseID && f.Profile == "agent" && f.Org == "local" && f.Owner == "ann",
-		"command": f.Command.Mode == "argv" && f.Command.Hash == hash && f.Command.Hash == row.CommandHash && f.Command.Workdir == "." && len(f.Command.Redacted) == len(cmdline),
-		"harness": f.Harness.Kind == evidence.FromArtifact && f.Harness.SHA256 == harnessOf(w.spec())["sha256"],
-		"bridge":  b.Port == row.Port && cmdline[2] == strconv.Itoa(int(b.Port)) && b.Path == s.Bridge && b.Requests == 2 && b.Streams == 0 && b.BytesOut > 0,
-		"times":   f.Times.Created != 0 && f.Times.Created <= f.Times.Started && f.Times.Started <= f.Times.Ready && f.Times.Ready <= f.Times.StopRequested && f.Times.StopRequested <= f.Times.Ended,
-		"process": p.BootID == process.BootID() && p.PID == int64(pid) && p.StartTime == int64(info.Start) && p.PGID == int64(pid) && p.UID == daemon && p.ShimPID == int64(info.PPID) && strings.HasPrefix(p.Containment, "pidns"),
-		"exit":    p.Exit.Code != nil && *p.Exit.Code == 7 && p.Exit.Signal == "" && p.Exit.Source == evidence.ExitFromShim,
-		"stop":    f.Stop.Reason == store.StopOperator && f.Stop.RequestedBy == w.ann.ID && f.Stop.GraceMS == 1000 && f.Stop.Cleanup.Result == evidence.CleanupClean,
-		"signals": strings.Join(signals(f), ",") == "group SIGTERM",
-		"tickets": len(f.AgentRuntime.Tickets) == 1 && f.AgentRuntime.Tickets[0].Uses == 2 && f.AgentRuntime.Tickets[0].RevokedReason == store.StopOperator,
-		"egress":  f.Egress.Profile == "none" && f.Egress.Enforcement == "netns",
-		"looks":   f.Loopback.Checks > 0 && len(f.Loopback.Findings) == 0,
-		"logs":    f.Logs.Bytes > 0 && f.Logs.Dropped == 0 && len(f.Logs.SHA256) == 64,
-		"events":  f.Events.Count > 0 && len(f.Events.HeadHash) == 64,
-		"limits":  f.Limits.TTL == "8h0m0s" && f.Limits.Idle == "45m0s",
+		"ids":       f.StationID == s.Station.ID && f.Attempt == 1 && f.LeaseID == row.LeaseID && f.Profile == "agent" && f.Org == "local" && f.Owner == "ann",
+		"command":   f.Command.Mode == "argv" && f.Command.Hash == hash && f.Command.Hash == row.CommandHash && f.Command.Workdir == "." && len(f.Command.Redacted) == len(cmdline),
+		"harness":   f.Harness.Kind == evidence.FromArtifact && f.Harness.SHA256 == harnessOf(w.spec())["sha256"],
+		"bridge":    b.Port == row.Port && cmdline[2] == strconv.Itoa(int(b.Port)) && b.Path == s.Bridge && b.Requests == 2 && b.Streams == 0 && b.BytesOut > 0,
+		"times":     f.Times.Created != 0 && f.Times.Created <= f.Times.Started && f.Times.Started <= f.Times.Ready && f.Times.Ready <= f.Times.StopRequested && f.Times.StopRequested <= f.Times.Ended,
+		"process":   p.BootID == process.BootID() && p.PID == int64(pid) && p.StartTime == int64(info.Start) && p.PGID == int64(pid) && p.UID == uid() && p.ShimPID == int64(info.PPID) && strings.HasPrefix(p.Containment, "pidns"),
+		"exit":      p.Exit.Code != nil && *p.Exit.Code == 7 && p.Exit.Signal == "" && p.Exit.Source == evidence.ExitFromShim,
+		"stop":      f.Stop.Reason == store.StopOperator && f.Stop.RequestedBy == w.ann.ID && f.Stop.GraceMS == 1000 && f.Stop.Cleanup.Result == evidence.CleanupClean,
+		"signals":   strings.Join(signals(f), ",") == "group SIGTERM",
+		"tickets":   len(f.AgentRuntime.Tickets) == 1 && f.AgentRuntime.Tickets[0].Uses == 2 && f.AgentRuntime.Tickets[0].RevokedReason == store.StopOperator,
+		"artifacts": strings.Contains(string(w.text(s)), `"artifacts":[{"path":"made","bytes":0,`),
+		"egress":    f.Egress.Profile == "none" && f.Egress.Enforcement == "netns",
+		"looks":     f.Loopback.Checks > 0 && len(f.Loopback.Findings) == 0,
+		"logs":      f.Logs.Bytes > 0 && f.Logs.Dropped == 0 && len(f.Logs.SHA256) == 64,
+		"events":    f.Events.Count > 0 && len(f.Events.HeadHash) == 64,
+		"limits":    f.Limits.TTL == "8h0m0s" && f.Limits.Idle == "45m0s",
 	} {
 		if !ok {
 			t.Errorf("%s: %s", name, w.text(s))
@@ -83,6 +87,12 @@ func TestLife(t *testing.T) {
 		t.Errorf("log: %q", log.String())
 	}
 	w.clean(s)
+}
+
+// layout is the workspace of an attempt.
+func (w *world) layout(s station.Started) string {
+	w.Helper()
+	return filepath.Join(w.workspace(s).Workdir, "work")
 }
 
 func harnessOf(p program) map[string]any {

@@ -15,10 +15,11 @@ const (
 	settleTime   = 30 * time.Second // recovery of one attempt, before others wait no longer for it
 	leaseWait    = store.LeaseTTL + time.Second
 	pingTime     = 5 * time.Second
-	askTime      = 2 * time.Second  // one request to the shim while it stops
-	launchTime   = 20 * time.Second // "go", until the daemon's program is executed
-	bridgeTime   = 2 * time.Second  // requests in flight at a stop (station §12 step 3)
-	probeTime    = 2 * time.Second  // one try of a readiness probe
+	askTime      = 2 * time.Second       // one request to the shim while it stops
+	launchTime   = 20 * time.Second      // "go", until the daemon's program is executed
+	bridgeTime   = 2 * time.Second       // requests in flight at a stop (station §12 step 3)
+	probeTime    = 2 * time.Second       // one try of a readiness probe
+	probeFirst   = 10 * time.Millisecond // the pause after the first probe; it doubles up to
 	probeEvery   = 200 * time.Millisecond
 	emptyPoll    = 20 * time.Millisecond
 	killedTime   = 500 * time.Millisecond // for killed processes to be reaped, with the shim there

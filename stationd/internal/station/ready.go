@@ -53,9 +53,7 @@ func (a *attempt) awaitDaemon(ctx context.Context) error {
 		return err
 	}
 	defer idle()
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
+	for pause := probeFirst; ; pause = min(2*pause, probeEvery) {
 		rows, err := a.listeners(bounded)
 		if err == nil {
 			if err := a.judge(a.loopback.Check(rows)); err != nil {
@@ -65,10 +63,8 @@ func (a *attempt) awaitDaemon(ctx context.Context) error {
 				return nil
 			}
 		}
-		select {
-		case <-bounded.Done():
+		if !sleep(bounded, pause) {
 			return context.Cause(bounded)
-		case <-tick.C:
 		}
 	}
 }

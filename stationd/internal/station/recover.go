@@ -245,7 +245,7 @@ func (a *attempt) goOn(w store.Workspace, status wire.Status, refused error) err
 		return stopError(store.StopExited)
 	case status.Started == nil:
 		return stopError(store.StopLaunch)
-	case row.DaemonPID == 0:
+	case row.StartedAt == 0:
 		if err := a.recordDaemon(*status.Started); err != nil {
 			return err
 		}

@@ -5,7 +5,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -251,6 +254,11 @@ func TestRecover_EveryStep(t *testing.T) {
 		"shim_started", "shim_recorded", "daemon_launched", "daemon_recorded", "bridge_opened", "attempt_ready"}
 	stopping := []string{"stop_requested", "attempt_stopping", "term_sent", "daemon_killed", "shim_ended", "evidence_built", "attempt_ended",
 		"lease_releasing", "workspace_released", "lease_released"}
+	for _, point := range crashPoints(t) {
+		if !slices.Contains(slices.Concat(starting, stopping), point) {
+			t.Errorf("nobody is killed at %s", point)
+		}
+	}
 	adopted := []string{"daemon_launched", "daemon_recorded", "bridge_opened", "attempt_ready"}
 	for _, point := range slices.Concat(starting, stopping) {
 		t.Run(point, func(t *testing.T) {
@@ -303,6 +311,35 @@ func TestRecover_EveryStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// crashPoints are those that the package has; its comment names each.
+func crashPoints(t *testing.T) (all []string) {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, text...)
+	}
+	text, err := os.ReadFile("station.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comment, _, _ := bytes.Cut(text, []byte("package station\n"))
+	for _, m := range regexp.MustCompile(`crashpoint\.At\("([a-z_]+)"\)`).FindAllSubmatch(source, -1) {
+		if !bytes.Contains(comment, m[1]) {
+			t.Errorf("%s is not listed", m[1])
+		}
+		all = append(all, string(m[1]))
+	}
+	return all
 }
 
 // only is the one station of a Store that no stationd has open.

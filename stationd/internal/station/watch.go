@@ -2,11 +2,13 @@ package station
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/supervise"
+	"drawbridge/stationd/internal/wire"
 )
 
 // every calls f at intervals until the attempt is to stop, or f says so.
@@ -74,6 +76,7 @@ func (a *attempt) watchBeat() {
 			}
 		default:
 			misses = 0
+			a.acknowledge()
 			a.beat()
 		}
 		return true
@@ -93,6 +96,15 @@ func (a *attempt) beat() {
 	if err := s.Beat(a.ctx, a.lease, a.station.ID, row.Number, b); err != nil && a.ctx.Err() == nil {
 		a.log.Warn("record a heartbeat of the station", "err", err)
 	}
+}
+
+// acknowledge lets the shim forget what was taken meanwhile: the end of an unfinished
+// line is, a moment after it came.
+func (a *attempt) acknowledge() {
+	logs := a.output()
+	_ = a.request(a.ctx, pingTime, func(_ context.Context, c *supervise.Client) error {
+		return errors.Join(c.Ack(wire.Stdout, logs.Taken(wire.Stdout)), c.Ack(wire.Stderr, logs.Taken(wire.Stderr)))
+	})
 }
 
 // watchLease is the heartbeat of the lease of the workspace. Missed until the

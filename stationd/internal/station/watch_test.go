@@ -15,6 +15,7 @@ import (
 	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/shared/testkit"
+	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/evidence"
 	"drawbridge/stationd/internal/station/stationtest"
 )
@@ -205,6 +206,36 @@ func TestNoWayOut(t *testing.T) {
 	}
 	w.stop(s)
 	if f := w.document(s); f.Egress.Profile != "none" || len(f.Egress.Allowed)+len(f.Egress.Denied) != 0 {
+		t.Errorf("%+v", f.Egress)
+	}
+	w.clean(s)
+}
+
+// Proves station 17.V4, 17.E3 (at the level of a station): with a profile a daemon finds
+// the proxy, which is there before it; what was refused stands in evidence.
+func TestWayOut(t *testing.T) {
+	t.Parallel()
+	profiles, err := egress.Parse([]byte(`{"profiles":[{"name":"some","allow":["*.allowed.invalid"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(o *stationtest.Options) { o.Egress = profiles })
+	s := w.ready(w.spec().with("egressProfile", "some"))
+	ticket := w.ticket(s)
+	for range 3 {
+		if status, body := w.get(s, ticket, "/fetch?url=http://other.invalid/"); status != 200 || !strings.Contains(body, "403") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	w.get(s, ticket, "/fetch?url=http://a.allowed.invalid/")
+	w.get(s, ticket, "/fetch?url=http://10.1.2.3/")
+	w.stop(s)
+	f := w.document(s)
+	denied := map[string]int64{}
+	for _, row := range f.Egress.Denied {
+		denied[row.Host+" "+string(row.Code)] = row.Count
+	}
+	if f.Egress.Profile != "some" || denied["other.invalid name_denied"] != 3 || denied["a.allowed.invalid dns_failed"] != 1 || denied["10.1.2.3 ip_literal"] != 1 || len(denied) != 3 {
 		t.Errorf("%+v", f.Egress)
 	}
 	w.clean(s)

@@ -116,12 +116,24 @@ func (w *world) spec(flags ...string) program {
 	data, err := os.ReadFile(path)
 	w.ok(err)
 	sum := sha256.Sum256(data)
-	return program{
+	p := program{
 		"name": "test", "profile": "agent", "command": map[string]any{"argv": append([]string{"harness", "-port", "{port}"}, flags...)},
 		"harness":   map[string]any{"name": "harness", "artifact": map[string]any{"path": path, "sha256": hex.EncodeToString(sum[:])}},
 		"readiness": map[string]any{"http_path": "/health", "timeoutMs": 15000}, "bridge": map[string]any{},
-		"graceMs": 1000, "run_as": map[string]any{"uid": daemon, "gid": daemon},
+		"graceMs": 1000,
 	}
+	if os.Getuid() == 0 {
+		p["run_as"] = map[string]any{"uid": daemon, "gid": daemon}
+	}
+	return p
+}
+
+// uid is whom daemons run as here.
+func uid() int {
+	if os.Getuid() == 0 {
+		return daemon
+	}
+	return os.Getuid()
 }
 
 func (p program) with(pairs ...any) program {
