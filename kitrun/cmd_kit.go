@@ -38,22 +38,34 @@ func kitAlias(commands []*service.Command) *service.Command {
 type kitCLI struct{ stdout, stderr io.Writer }
 
 // kitFlags are the settings that every command on a destination has.
-type kitFlags struct{ dest, config, store string }
-
-func (f *kitFlags) register(fs *flag.FlagSet) {
-	fs.StringVar(&f.dest, "dest", "", "`workspace` that the kits are in")
-	fs.StringVar(&f.config, "config", service.DefaultConfig("kitrun"), "JSON `file` with settings")
+type kitFlags struct {
+	service.StoreFlags
+	dest string
 }
 
-// registerStore adds what a command needs that must not change a kit while it runs.
+func (f *kitFlags) register(fs *flag.FlagSet) {
+	f.registerDest(fs)
+	fs.StringVar(&f.Config, "config", service.DefaultConfig("kitrun"), "JSON `file` with settings")
+}
+
+func (f *kitFlags) registerDest(fs *flag.FlagSet) {
+	fs.StringVar(&f.dest, "dest", "", "`workspace` that the kits are in")
+}
+
+// registerStore is register for a command that must not change a kit while it runs:
+// the Store knows the runs.
 func (f *kitFlags) registerStore(fs *flag.FlagSet) {
-	f.register(fs)
-	fs.StringVar(&f.store, "store-dir", service.DefaultStoreDir(), "`directory` of the Store that knows the runs of kits")
+	f.registerDest(fs)
+	f.Register(fs)
 }
 
 // keeper changes no kit while it runs.
-func (f *kitFlags) keeper() *kit.Keeper {
-	return &kit.Keeper{Live: execution.Live(f.store), Wait: execution.UpdateWait}
+func (f *kitFlags) keeper() (*kit.Keeper, error) {
+	dir, err := f.Path()
+	if err != nil {
+		return nil, err
+	}
+	return &kit.Keeper{Live: execution.Live(dir), Wait: execution.UpdateWait}, nil
 }
 
 func (c kitCLI) say(format string, args ...any) error {
@@ -108,7 +120,11 @@ func (c kitCLI) install() *service.Command {
 		},
 		Run: func(ctx context.Context, args []string) error {
 			o.Source, o.Dest = args[0], f.dest
-			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return f.keeper().Install(ctx, o) }, o.RecordSource != nil)
+			keeper, err := f.keeper()
+			if err != nil {
+				return err
+			}
+			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return keeper.Install(ctx, o) }, o.RecordSource != nil)
 		},
 	}
 }
@@ -119,7 +135,11 @@ func (c kitCLI) update() *service.Command {
 		Name: "update", Args: "<id>", MinArgs: 1, Short: "Install a kit again from where it came from",
 		OtherSettings: true, Flags: f.registerStore,
 		Run: func(ctx context.Context, args []string) error {
-			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return f.keeper().Update(ctx, args[0], f.dest) }, false)
+			keeper, err := f.keeper()
+			if err != nil {
+				return err
+			}
+			return c.change(ctx, func(ctx context.Context) (kit.Outcome, error) { return keeper.Update(ctx, args[0], f.dest) }, false)
 		},
 	}
 }
@@ -265,9 +285,13 @@ func (c kitCLI) uninstall() *service.Command {
 	return &service.Command{
 		Name: "uninstall", Args: "<id>", MinArgs: 1, Short: "Remove a kit from a workspace", OtherSettings: true, Flags: f.registerStore,
 		Run: func(ctx context.Context, args []string) error {
+			keeper, err := f.keeper()
+			if err != nil {
+				return err
+			}
 			ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			out, err := f.keeper().Uninstall(ctx, args[0], f.dest)
+			out, err := keeper.Uninstall(ctx, args[0], f.dest)
 			c.recovered(out.Recovered)
 			if err != nil {
 				return err

@@ -15,17 +15,20 @@ import (
 )
 
 func runsCommand(stdout io.Writer) *service.Command {
-	var dir, config string
+	var f service.StoreFlags
 	asJSON := false
 	return &service.Command{
 		Name: "runs", Short: "List the runs of kits that the Store knows, the newest first", OtherSettings: true,
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&dir, "store-dir", service.DefaultStoreDir(), "`directory` of the Store")
-			fs.StringVar(&config, "config", service.DefaultConfig("kitrun"), "JSON `file` with settings")
+			f.Register(fs)
 			fs.BoolVar(&asJSON, "json", false, "print one JSON array")
 		},
 		Run: func(ctx context.Context, _ []string) error {
-			db, err := store.Open(ctx, store.Options{Dir: dir, Program: "kitrun", ReadOnly: true})
+			dir, err := f.Path()
+			if err != nil {
+				return err
+			}
+			db, err := store.OpenExisting(ctx, store.Options{Dir: dir, Program: "kitrun", ReadOnly: true})
 			if err != nil {
 				return err
 			}

@@ -26,7 +26,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,6 +36,7 @@ import (
 
 	"drawbridge/kitrun/internal/kit"
 	"drawbridge/kitrun/internal/nodehost"
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/kitrun/internal/worker"
 	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
@@ -179,7 +179,7 @@ func (r *run) check(ctx context.Context) (node string, err error) {
 		abs, err := filepath.Abs(r.request.workspace) // the kit has our working directory
 		var real string
 		if err == nil {
-			real, _, err = resolve(abs)
+			real, _, err = paths.Real(abs)
 		}
 		if err != nil {
 			return "", fault.New(fault.KitRequest, "read the request: resolve its workspace: %w", err).WithHint("nothing was run")
@@ -196,27 +196,11 @@ func (r *run) check(ctx context.Context) (node string, err error) {
 			return "", err
 		}
 	}
-	if node, err = r.node(); err != nil {
+	if node, err = nodehost.Find(r.Node); err != nil {
 		return "", err
 	}
 	r.root, err = controllerRoot(r.ControllerRoot, apart, []string{kits}) // last: it makes one
 	return node, err
-}
-
-// node finds the Node executable.
-func (r *run) node() (string, error) {
-	name := r.Node
-	if name == "" {
-		name = "node"
-	}
-	path, err := exec.LookPath(name)
-	if err == nil {
-		path, err = filepath.Abs(path)
-	}
-	if err != nil {
-		return "", fault.New(fault.KitNode, "find %s: %w", name, err).WithHint("--node names a Node 20.6 or newer")
-	}
-	return path, nil
 }
 
 // do runs the process between the row and what comes after it.

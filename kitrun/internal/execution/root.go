@@ -1,14 +1,13 @@
 package execution
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/shared/fault"
+	"drawbridge/shared/secretfile"
 )
 
 // controllerRoot makes and checks the private directory of a run, and gives its
@@ -24,17 +23,17 @@ func controllerRoot(path string, apart, outside []string) (string, error) {
 	if err != nil {
 		return refuse("%w", err)
 	}
-	root, missing, err := resolve(abs)
+	root, missing, err := paths.Real(abs)
 	if err != nil {
 		return refuse("%w", err)
 	}
 	for _, dir := range apart {
-		if within(root, dir) || within(dir, root) {
+		if paths.Within(root, dir) || paths.Within(dir, root) {
 			return refuse("it overlaps %s", dir)
 		}
 	}
 	for _, dir := range outside {
-		if within(root, dir) {
+		if paths.Within(root, dir) {
 			return refuse("it lies in %s", dir)
 		}
 	}
@@ -71,52 +70,17 @@ func authFile(path string, outside []string) (string, error) {
 	if err != nil {
 		return refuse(fault.CredentialUnavailable, "%w", err)
 	}
-	info, err := os.Lstat(abs)
-	if err != nil {
-		return refuse(fault.CredentialUnavailable, "there is no such file")
-	}
-	owner := info.Sys().(*syscall.Stat_t).Uid
-	switch {
-	case !info.Mode().IsRegular():
-		return refuse(fault.CredentialPermissions, "it is no regular file")
-	case owner != 0 && int(owner) != os.Geteuid():
-		return refuse(fault.CredentialPermissions, "it belongs to uid %d", owner)
-	case info.Mode().Perm()&0o077 != 0:
-		return refuse(fault.CredentialPermissions, "others may read it (mode %04o)", info.Mode().Perm())
+	if _, err := secretfile.Look("auth file", abs); err != nil {
+		return "", err
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
 	if err != nil {
 		return refuse(fault.CredentialUnavailable, "%w", err)
 	}
 	for _, out := range outside {
-		if within(dir, out) {
+		if paths.Within(dir, out) {
 			return refuse(fault.CredentialPermissions, "it lies in %s, which the kit or its workers see", out)
 		}
 	}
 	return filepath.Join(dir, filepath.Base(abs)), nil
-}
-
-// resolve gives the real path of what is there, and of what is not its real
-// parents' with the rest behind.
-func resolve(abs string) (real string, missing bool, err error) {
-	rest := ""
-	for at := abs; ; at = filepath.Dir(at) {
-		real, err := filepath.EvalSymlinks(at)
-		switch {
-		case err == nil:
-			return filepath.Join(real, rest), rest != "", nil
-		case !errors.Is(err, fs.ErrNotExist) || at == "/":
-			return "", false, err
-		}
-		if _, err := os.Lstat(at); err == nil {
-			return "", false, errors.New(at + " is a link that leads nowhere")
-		}
-		rest = filepath.Join(filepath.Base(at), rest)
-	}
-}
-
-// within reports whether path is dir or lies in it, by components.
-func within(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }

@@ -10,10 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/kitrun/internal/tree"
 	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
@@ -423,40 +423,19 @@ func one(reg *registry, id, dest string) (Entry, error) {
 
 // disjoint refuses a copy into its own source, and the other way round.
 func disjoint(source, target string) error {
-	from, err := prospective(source)
+	from, _, err := paths.Real(source)
 	if err != nil {
 		return sourceError("read the kit", err)
 	}
-	to, err := prospective(target)
+	to, _, err := paths.Real(target)
 	if err != nil {
 		return unsafePath(err)
 	}
-	if within(from, to) || within(to, from) {
+	if paths.Within(from, to) || paths.Within(to, from) {
 		return fault.New(fault.KitPath, "install from %s to %s: one lies in the other", from, to).
 			WithHint("the source of a kit lies outside of the copies in the destination")
 	}
 	return nil
-}
-
-// prospective resolves a path whose end may not be there yet.
-func prospective(path string) (string, error) {
-	var rest []string
-	for at := path; ; at = filepath.Dir(at) {
-		real, err := filepath.EvalSymlinks(at)
-		if err == nil {
-			slices.Reverse(rest)
-			return filepath.Join(append([]string{real}, rest...)...), nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
-			return "", err
-		}
-		rest = append(rest, filepath.Base(at))
-	}
-}
-
-// within reports whether path is dir or lies below it; both are clean.
-func within(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // makeAll makes a destination; what is there already may be a link here, and is

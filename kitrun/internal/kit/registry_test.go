@@ -35,7 +35,7 @@ func TestRegistry_Unknown(t *testing.T) {
       "id": "sample",
       "source": "` + out.Source + `",
       "hash": "` + out.Hash + `",
-      "installed_at": "` + text[strings.Index(text, "20"):][:20] + `",
+      "installed_at": "` + strings.SplitAfterN(text, `"installed_at": "`, 2)[1][:20] + `",
       "installed_path": "kits/local/repositories/sample",
       "state": "installed",
       "version": "1.0.0"

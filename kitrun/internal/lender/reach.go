@@ -30,10 +30,9 @@ type Reach struct {
 // one) reaches a broker on this machine; it makes the network of the workers if
 // that is needed. socket is where a brokerd that is started may listen besides.
 func ReachOf(ctx context.Context, d worker.Deps, mode, socket string) (Reach, error) {
-	info, err := d.Engine.Info(ctx)
+	info, err := worker.Ask(ctx, d.Engine)
 	if err != nil {
-		return Reach{}, fault.New(fault.DockerUnavailable, "ask the container engine: %w", err).
-			WithHint("start it, or say with DOCKER_HOST or --docker-host where it listens")
+		return Reach{}, err
 	}
 	native := info.OSType == "linux" && !strings.Contains(info.OperatingSystem, "Docker Desktop")
 	if mode == "" {

@@ -13,10 +13,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 
 	"drawbridge/kitrun/internal/worker"
-	"drawbridge/shared/fault"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
 	"drawbridge/shared/workernet"
@@ -53,26 +51,22 @@ func (f *engineFlags) engine() (worker.Engine, error) { return worker.NewDocker(
 // storeFlags are the settings of the commands that only look into a Store.
 type storeFlags struct {
 	engineFlags
-	dir, config string
+	service.StoreFlags
 }
 
 func (f *storeFlags) register(fs *flag.FlagSet) {
 	f.engineFlags.register(fs)
-	fs.StringVar(&f.dir, "store-dir", service.DefaultStoreDir(), "`directory` of the Store")
-	fs.StringVar(&f.config, "config", service.DefaultConfig(program), "JSON `file` with settings")
+	f.Register(fs)
 }
 
 // open gives what the commands on workers work with. A Store that is not there is
 // not made.
 func (f *storeFlags) open(ctx context.Context, readOnly bool) (d worker.Deps, done func(), err error) {
-	if f.dir == "" {
-		return d, nil, fault.New(fault.Usage, "-store-dir is empty and has no default: this user has no home directory")
-	}
-	dir, err := filepath.Abs(f.dir)
+	dir, err := f.Path()
 	if err != nil {
-		return d, nil, fault.New(fault.Usage, "-store-dir: %w", err)
+		return d, nil, err
 	}
-	if d.Store, err = openStore(ctx, dir, readOnly); err != nil {
+	if d.Store, err = store.OpenExisting(ctx, store.Options{Dir: dir, Program: program, ReadOnly: readOnly}); err != nil {
 		return d, nil, err
 	}
 	if d.Engine, err = f.engine(); err != nil {
@@ -81,24 +75,6 @@ func (f *storeFlags) open(ctx context.Context, readOnly bool) (d worker.Deps, do
 	}
 	d.NetworkName = workernet.DefaultName
 	return d, func() { d.Engine.Close(); d.Store.Close() }, nil
-}
-
-func openStore(ctx context.Context, dir string, readOnly bool) (*store.Store, error) {
-	db, err := store.Open(ctx, store.Options{Dir: dir, Program: program, ReadOnly: true})
-	if err != nil || readOnly {
-		return db, err
-	}
-	if err := db.Close(); err != nil {
-		return nil, err
-	}
-	if db, err = store.Open(ctx, store.Options{Dir: dir, Program: program}); err != nil {
-		return nil, err
-	}
-	if err := db.Writable(); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
 }
 
 // printJSON writes one value, indented as receipts are, or on one line.

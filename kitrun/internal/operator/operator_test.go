@@ -92,7 +92,7 @@ func TestCommands_Refused(t *testing.T) {
 		{"capability open", run("proxy.json", "--capability-file", at("open")), 1, "[credential_permissions]"},
 		{"capability link", run("proxy.json", "--capability-file", at("link")), 1, "[credential_permissions]"},
 		{"capability FIFO", run("proxy.json", "--capability-file", at("fifo")), 1, "[credential_permissions]"},
-		{"capability big", run("proxy.json", "--capability-file", at("big")), 1, "[credential_permissions]"},
+		{"capability big", run("proxy.json", "--capability-file", at("big")), 1, "[credential_unavailable]"},
 		{"capability good", run("proxy.json", "--capability-file", at("cap")), 1, "check worker option image"},
 		{"grant good", run("o.json", "--capability-file", at("grant.json")), 1, "check worker option image"},
 

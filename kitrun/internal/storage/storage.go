@@ -22,9 +22,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/shared/fault"
 )
 
@@ -105,12 +105,12 @@ func (o Observation) MarshalJSON() ([]byte, error) {
 
 // Roots resolves directories to where they really are and drops those that lie
 // in another one. The order is kept.
-func Roots(paths []string) ([]string, error) {
-	if len(paths) == 0 || len(paths) > MaxRoots {
-		return nil, unavailable(fmt.Errorf("%d directories given, not 1 to %d", len(paths), MaxRoots))
+func Roots(dirs []string) ([]string, error) {
+	if len(dirs) == 0 || len(dirs) > MaxRoots {
+		return nil, unavailable(fmt.Errorf("%d directories given, not 1 to %d", len(dirs), MaxRoots))
 	}
 	var real []string
-	for _, path := range paths {
+	for _, path := range dirs {
 		dir, err := realDirectory(path)
 		if err != nil {
 			return nil, unavailable(err)
@@ -120,7 +120,7 @@ func Roots(paths []string) ([]string, error) {
 	var out []string
 	for i, dir := range real {
 		if slices.Contains(real[:i], dir) ||
-			slices.ContainsFunc(real, func(other string) bool { return dir != other && within(dir, other) }) {
+			slices.ContainsFunc(real, func(other string) bool { return dir != other && paths.Within(dir, other) }) {
 			continue
 		}
 		out = append(out, dir)
@@ -144,11 +144,6 @@ func realDirectory(path string) (string, error) {
 		return "", errors.New("not a directory")
 	}
 	return real, nil
-}
-
-// within reports whether path is dir or lies below it; both are clean.
-func within(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // bare takes the path out of an error: it may be private.

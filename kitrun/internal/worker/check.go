@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"strings"
 
 	"drawbridge/shared/redact"
@@ -15,5 +16,20 @@ func Check(o Options, d Deps) error {
 		}
 	}
 	_, err := check(o, d.withDefaults())
+	return err
+}
+
+// Ask gives what an engine says of itself, or docker_unavailable.
+func Ask(ctx context.Context, e Engine) (EngineInfo, error) {
+	info, err := e.Info(ctx)
+	if err != nil {
+		return info, unavailable("ask the container engine", err)
+	}
+	return info, nil
+}
+
+// Qualify refuses an engine on which no worker is run.
+func Qualify(info EngineInfo) error {
+	_, err := qualify(info)
 	return err
 }

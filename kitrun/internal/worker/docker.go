@@ -79,7 +79,8 @@ func (d *docker) Info(ctx context.Context) (EngineInfo, error) {
 		return EngineInfo{}, err
 	}
 	return EngineInfo{OSType: i.OSType, OperatingSystem: i.OperatingSystem, SecurityOptions: i.SecurityOptions,
-		Version: i.ServerVersion, APIVersion: d.c.ClientVersion(), SwapLimit: i.SwapLimit, CPUs: i.NCPU}, nil
+		Version: i.ServerVersion, APIVersion: d.c.ClientVersion(), Runtime: i.DefaultRuntime, CgroupVersion: i.CgroupVersion, CPUs: i.NCPU,
+		MemoryLimit: i.MemoryLimit, SwapLimit: i.SwapLimit, PidsLimit: i.PidsLimit, CPUQuota: i.CPUCfsQuota}, nil
 }
 
 func (d *docker) Image(ctx context.Context, ref string) (string, error) {
@@ -144,11 +145,13 @@ func observed(i container.InspectResponse) Observed {
 		Network: string(h.NetworkMode), ExtraHosts: h.ExtraHosts, DNS: h.DNS,
 		Privileged: h.Privileged, ReadOnlyRoot: h.ReadonlyRootfs, CapAdd: h.CapAdd, CapDrop: h.CapDrop, SecurityOptions: h.SecurityOpt,
 		UsernsMode: string(h.UsernsMode), PidMode: string(h.PidMode), IpcMode: string(h.IpcMode), UTSMode: string(h.UTSMode),
+		Runtime: h.Runtime, MaskedPaths: h.MaskedPaths, ReadonlyPaths: h.ReadonlyPaths, Sysctls: h.Sysctls,
 		Devices: len(h.Devices) + len(h.DeviceRequests) + len(h.DeviceCgroupRules),
 		Binds:   h.Binds, VolumesFrom: h.VolumesFrom, Links: h.Links, GroupAdd: h.GroupAdd,
 		LogDriver: h.LogConfig.Type, RestartPolicy: string(h.RestartPolicy.Name), AppArmor: i.AppArmorProfile,
 		AutoRemove: h.AutoRemove, PublishAll: h.PublishAllPorts, Ports: len(h.PortBindings),
 		Running: i.State.Running, OOMKilled: i.State.OOMKilled, Status: string(i.State.Status), ExitCode: int64(i.State.ExitCode),
+		PID: i.State.Pid,
 	}
 	if h.PidsLimit != nil {
 		o.Pids = *h.PidsLimit

@@ -59,8 +59,12 @@ type EngineInfo struct {
 	SecurityOptions []string
 	Version         string
 	APIVersion      string // as negotiated
-	SwapLimit       bool   // the kernel can bound swap
+	Runtime         string // that containers get unless they ask for another
+	CgroupVersion   string
 	CPUs            int
+
+	// What the kernel lets the engine bound.
+	MemoryLimit, SwapLimit, PidsLimit, CPUQuota bool
 }
 
 // Streams are the ends of an attached container.
@@ -138,6 +142,9 @@ type Observed struct {
 	Privileged, ReadOnlyRoot               bool
 	CapAdd, CapDrop, SecurityOptions       []string
 	UsernsMode, PidMode, IpcMode, UTSMode  string
+	Runtime                                string
+	MaskedPaths, ReadonlyPaths             []string // below /proc and /sys
+	Sysctls                                map[string]string
 	Devices                                int // devices, device requests and device rules
 	Binds, VolumesFrom, Links, GroupAdd    []string
 	LogDriver, RestartPolicy, AppArmor     string
@@ -148,6 +155,7 @@ type Observed struct {
 	Status             string // created, running, exited, …
 	ExitCode           int64
 	Started            bool // it has run, or runs
+	PID                int  // of its first process, as the engine counts; 0: none
 }
 
 // Found is a container in a list.

@@ -60,3 +60,6 @@ func NewCapture(dir string, capability redact.Secret, over func()) (Capture, err
 
 // End is end.
 func (c Capture) End(most int64) (io.Reader, error) { return c.end(most) }
+
+// ErrNoContainer is how an engine says that there is none.
+var ErrNoContainer = errNoContainer

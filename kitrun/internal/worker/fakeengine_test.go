@@ -144,8 +144,9 @@ func (f *fakeEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case path == "/_ping":
 		io.WriteString(w, "OK")
 	case path == "/info":
-		doc := map[string]any{"OSType": "linux", "OperatingSystem": "Debian GNU/Linux 12", "ServerVersion": "20.10.24", "SwapLimit": true, "NCPU": 2,
-			"SecurityOptions": []string{"name=seccomp,profile=default"}}
+		doc := map[string]any{"OSType": "linux", "OperatingSystem": "Debian GNU/Linux 12", "ServerVersion": "20.10.24", "NCPU": 2,
+			"SecurityOptions": []string{"name=seccomp,profile=default"}, "DefaultRuntime": "runc", "CgroupVersion": "2",
+			"MemoryLimit": true, "SwapLimit": true, "PidsLimit": true, "CpuCfsQuota": true}
 		if f.info != nil {
 			f.info(doc)
 		}
@@ -375,6 +376,10 @@ func (f *fakeEngine) describe(c *fakeContainer) map[string]any {
 			config[name] = value
 		}
 	}
+	host["Runtime"] = "runc"
+	host["MaskedPaths"] = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"}
+	host["ReadonlyPaths"] = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 	config["Env"] = append([]any{"PATH=/usr/bin:/bin"}, list(config["Env"])...)
 	mounts := []any{}
 	for _, m := range list(host["Mounts"]) {

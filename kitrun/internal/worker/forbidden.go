@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/shared/fault"
 )
 
@@ -56,7 +57,7 @@ func forbid(mounts []Mount, roots []ForbiddenRoot) error {
 // below gives the places inside a directory at which something else is mounted.
 func below(dir string, table []mounted) (places []string) {
 	for _, m := range table {
-		if m.at != dir && within(m.at, dir) {
+		if m.at != dir && paths.Within(m.at, dir) {
 			places = append(places, m.at)
 		}
 	}
@@ -87,7 +88,7 @@ func locate(path string, table []mounted) (location, error) {
 	}
 	best := -1
 	for i, m := range table { // of equal places the later one is on top
-		if within(path, m.at) && (best < 0 || len(m.at) >= len(table[best].at)) {
+		if paths.Within(path, m.at) && (best < 0 || len(m.at) >= len(table[best].at)) {
 			best = i
 		}
 	}
@@ -100,7 +101,7 @@ func locate(path string, table []mounted) (location, error) {
 
 // inside reports whether l is other or below it.
 func (l location) inside(other location) bool {
-	if within(l.path, other.path) {
+	if paths.Within(l.path, other.path) {
 		return true
 	}
 	for _, a := range l.above {
@@ -108,7 +109,7 @@ func (l location) inside(other location) bool {
 			return true
 		}
 	}
-	return l.fs != "" && l.fs == other.fs && within(l.real, other.real)
+	return l.fs != "" && l.fs == other.fs && paths.Within(l.real, other.real)
 }
 
 // mounted is one line of the table of mounts.

@@ -18,9 +18,9 @@ type Identity struct {
 // IdentityOf asks an engine; it fails with docker_identity_unqualified where ids
 // are mapped (worker §4.1).
 func IdentityOf(ctx context.Context, e Engine) (Identity, error) {
-	info, err := e.Info(ctx)
+	info, err := Ask(ctx, e)
 	if err != nil {
-		return Identity{}, unavailable("ask the container engine", err)
+		return Identity{}, err
 	}
 	id, err := qualify(info)
 	if err != nil {

@@ -12,21 +12,29 @@ import (
 type identity struct {
 	native   bool // the engine runs on this machine's kernel
 	security []string
-	swap     bool // swap is bounded by the engine
+	swap     bool   // swap is bounded by the engine
+	runtime  string // that every container gets
 }
 
-// qualify refuses an engine whose ids are not ours (worker §4.1).
+// qualify refuses an engine whose ids are not ours, and one that starts containers
+// without the bounds of seccomp (worker §4, §4.1). A kernel that has no seccomp is
+// no refusal; the receipt lists what there is.
 func qualify(info EngineInfo) (identity, error) {
-	id := identity{security: info.SecurityOptions, swap: info.SwapLimit}
+	id := identity{security: info.SecurityOptions, swap: info.SwapLimit, runtime: info.Runtime}
 	if id.security == nil {
 		id.security = []string{}
 	}
 	for _, opt := range info.SecurityOptions {
-		for part := range strings.SplitSeq(opt, ",") {
-			if part == "name=rootless" || part == "name=userns" {
-				return id, fault.New(fault.DockerIdentity, "look at the container engine: it maps user ids (%s)", part).
+		parts := strings.Split(opt, ",")
+		for _, name := range []string{"name=rootless", "name=userns"} {
+			if slices.Contains(parts, name) {
+				return id, fault.New(fault.DockerIdentity, "look at the container engine: it maps user ids (%s)", name).
 					WithHint("use an engine without rootless mode and without userns-remap; user namespaces are not overridden")
 			}
+		}
+		if slices.Contains(parts, "name=seccomp") && slices.Contains(parts, "profile=unconfined") {
+			return id, fault.New(fault.WorkerConfigDiffers, "look at the container engine: its containers are not bounded by seccomp (%s)", opt).
+				With("field", "Seccomp").WithHint("no container was made; start dockerd without --seccomp-profile unconfined")
 		}
 	}
 	if info.OSType != "linux" {
@@ -35,6 +43,13 @@ func qualify(info EngineInfo) (identity, error) {
 	id.native = !strings.Contains(info.OperatingSystem, "Docker Desktop")
 	return id, nil
 }
+
+// What of /proc and /sys no container may read, and may not write. Engines hide
+// more, each version some more.
+var (
+	masked   = []string{"/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"}
+	readonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
 
 // differs gives the first field in which the container that was made is not the
 // one that was asked for (worker §8).
@@ -90,6 +105,10 @@ func comparisons(o Observed, s Spec, id identity) []comparison {
 		comparison{"IpcMode", o.IpcMode == ipcPrivate},
 		comparison{"UTSMode", o.UTSMode == ""},
 		comparison{"Devices", o.Devices == 0},
+		comparison{"Runtime", o.Runtime == id.runtime || o.Runtime == ""},
+		comparison{"MaskedPaths", holdsAll(o.MaskedPaths, masked)},
+		comparison{"ReadonlyPaths", holdsAll(o.ReadonlyPaths, readonly)},
+		comparison{"Sysctls", len(o.Sysctls) == 0},
 		comparison{"Entrypoint", slices.Equal(o.Entrypoint, s.Entrypoint) && slices.Equal(o.Command, s.Command)},
 		comparison{"WorkingDir", o.WorkingDir == s.WorkingDir},
 		comparison{"Env", environmentHolds(o.Env, s.Env)},
@@ -108,6 +127,10 @@ const (
 	ipcPrivate      = "private"
 	logNone         = "none"
 )
+
+func holdsAll(have, want []string) bool {
+	return !slices.ContainsFunc(want, func(path string) bool { return !slices.Contains(have, path) })
+}
 
 func sortedUlimits(in []Ulimit) []Ulimit {
 	out := slices.Clone(in)

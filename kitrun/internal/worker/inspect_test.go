@@ -3,6 +3,7 @@ package worker_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -79,6 +80,11 @@ func TestRun_ConfigDiffers(t *testing.T) {
 		{"the host's IPC", hostConfig("IpcMode", "host"), "IpcMode"},
 		{"the host's name", hostConfig("UTSMode", "host"), "UTSMode"},
 		{"a device", hostConfig("Devices", []any{map[string]any{"PathOnHost": "/dev/sda"}}), "Devices"},
+		{"another runtime", hostConfig("Runtime", "other"), "Runtime"},
+		{"the kernel's memory to be read", hostConfig("MaskedPaths", []string{}), "MaskedPaths"},
+		{"keys to be read", hostConfig("MaskedPaths", []string{"/proc/kcore", "/proc/timer_list", "/sys/firmware"}), "MaskedPaths"},
+		{"settings of the kernel to be written", hostConfig("ReadonlyPaths", []string{"/proc/bus"}), "ReadonlyPaths"},
+		{"a setting of the kernel", hostConfig("Sysctls", map[string]string{"net.ipv4.ip_forward": "1"}), "Sysctls"},
 		{"another command", config("Cmd", []string{"sh"}), "Entrypoint"},
 		{"another directory", config("WorkingDir", "/"), "WorkingDir"},
 		{"another environment", config("Env", []string{"PATH=/bin"}), "Env"},
@@ -134,6 +140,10 @@ func TestRun_Identity(t *testing.T) {
 		}, nil,
 			"docker_identity_unqualified"},
 		{"userns", func(i map[string]any) { i["SecurityOptions"] = []string{"name=userns"} }, nil, "docker_identity_unqualified"},
+		{"no bounds of seccomp", func(i map[string]any) {
+			i["SecurityOptions"] = []string{"name=apparmor", "name=seccomp,profile=unconfined"}
+		}, nil,
+			"worker_config_mismatch:Seccomp"},
 		{"Windows", func(i map[string]any) { i["OSType"] = "windows" }, nil, "docker_identity_unqualified"},
 		{"workspace of another", nil, func(r *rig) { r.opts.User = "12345:12345" }, "workspace_owner"},
 		{"a user on Docker Desktop", func(i map[string]any) { i["OperatingSystem"] = "Docker Desktop" },
@@ -282,23 +292,87 @@ func TestRun_ForbiddenAlias(t *testing.T) {
 				at = r.path("tree/deep/alias")
 			}
 			mkdir(r, at)
-			if err := unix.Mount(r.path(tc.from), at, "", unix.MS_BIND, ""); err != nil {
-				if errors.Is(err, unix.EPERM) {
-					t.Skipf("this user may not mount: %v", err)
-				}
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := unix.Unmount(at, 0); err != nil {
-					t.Error(err)
-				}
-			})
+			bind(t, r.path(tc.from), at)
 			r.opts.SourceRoot = r.path(tc.source)
 			forbid("controller", r.path(tc.root))(r)
 			r.refused("forbidden_mount:controller")
 			f.neverStarted()
 		})
 	}
+}
+
+// A directory that is exchanged while the engine starts the container is found
+// before the container is given its prompt.
+func TestRun_ExchangedAtStart(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"workspace", "source"} {
+		r, f := newFake(t)
+		mkdir(r, r.path("secret"))
+		var made *fakeContainer
+		f.start = func(c *fakeContainer) int {
+			made = c
+			if err := errors.Join(os.Rename(r.path(name), r.path("moved")), os.Rename(r.path("secret"), r.path(name))); err != nil {
+				t.Error(err)
+			}
+			return 0
+		}
+		r.refused("mount_unsafe")
+		r.gone()
+		r.noFiles()
+		<-made.exit
+		if len(made.stdin) > 0 {
+			t.Error("the container was given its prompt")
+		}
+	}
+}
+
+// What must not be given away is known under its other names, too.
+func TestRun_PrivateAlias(t *testing.T) {
+	for _, tc := range []struct{ name, from, at, option string }{
+		{"the Store", "store", "alias", "sourceRoot"},
+		{"what holds the Store", "", "alias", "sourceRoot"},
+		{"the Store inside the workspace", "store", "workspace/deep", "workspace"},
+		{"the runtime directory", "run", "alias", "sourceRoot"},
+		{"the root", "/", "alias", "sourceRoot"},
+		{"a directory of the system", "/etc", "alias", "sourceRoot"},
+		{"the engine's socket", "socket", "alias", "sourceRoot"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, f := newFake(t)
+			r.deps.Store = r.storeIn(r.path("store"))
+			from := r.path(tc.from)
+			switch {
+			case tc.from == "socket":
+				from = filepath.Dir(strings.TrimPrefix(r.deps.Engine.Host(), "unix://"))
+			case filepath.IsAbs(tc.from):
+				from = tc.from
+			}
+			mkdir(r, r.path("run"))
+			mkdir(r, r.path(tc.at))
+			bind(t, from, r.path(tc.at))
+			if tc.option == "sourceRoot" {
+				r.opts.SourceRoot = r.path("alias")
+			}
+			r.refused("option_invalid:" + tc.option)
+			f.nothingMade()
+		})
+	}
+}
+
+// bind gives a directory a second name for the length of the test.
+func bind(t *testing.T, from, at string) {
+	t.Helper()
+	if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skipf("this user may not mount: %v", err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // An engine that cannot remove the container gives an error of its own, which hides

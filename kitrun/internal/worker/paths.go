@@ -4,11 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/shared/fault"
 )
 
@@ -28,7 +28,7 @@ func (j *job) paths(d Deps) error {
 		}
 		*p.path = real
 	}
-	if within(j.ArtifactRoot, j.Workspace) || within(j.Workspace, j.ArtifactRoot) {
+	if paths.Within(j.ArtifactRoot, j.Workspace) || paths.Within(j.Workspace, j.ArtifactRoot) {
 		return invalid("artifactRoot", "it and the workspace contain each other").
 			WithHint("a worker could forge its own receipts: use directories beside each other")
 	}
@@ -90,50 +90,62 @@ func realDir(path string) (string, error) {
 }
 
 // unsafeDir says why a real directory may not be used, "" when it may. Neither the
-// Store nor the runtime directory nor the engine's socket may be inside it.
+// Store nor the runtime directory nor the engine's socket may be inside it, by
+// whatever way: a bind mount is another name of the same place.
 func unsafeDir(dir string, writes bool, d Deps) string {
-	if dir == "/" {
+	table, err := readMountTable()
+	if err != nil {
+		return "the table of mounts cannot be read"
+	}
+	here, err := locate(dir, table)
+	if err != nil {
+		return "it cannot be looked at"
+	}
+	if here.above[0] == here.above[len(here.above)-1] {
 		return "it is the root of the file system"
 	}
 	for _, sys := range systemDirs {
-		for _, name := range spellings(sys) {
-			if dir == name || writes && within(dir, name) {
-				return "it is a directory of the system"
-			}
+		if in, holds := here.relation(sys, table); in && (holds || writes) {
+			return "it is a directory of the system"
 		}
 	}
 	private := []string{d.RuntimeDir}
 	if d.Store != nil {
 		private = append(private, d.Store.Dir())
 	}
-	for _, p := range private {
-		for _, name := range spellings(p) {
-			if within(dir, name) || within(name, dir) {
+	socket := ""
+	if d.Engine != nil {
+		socket = socketDir(d.Engine.Host())
+	}
+	places := []location{here}
+	for _, at := range below(dir, table) { // it comes along into the container
+		if l, err := locate(at, table); err == nil {
+			places = append(places, l)
+		}
+	}
+	for _, place := range places {
+		for _, p := range private {
+			if in, holds := place.relation(p, table); in || holds {
 				return "it overlaps a private directory of drawbridge"
 			}
 		}
-	}
-	if d.Engine != nil {
-		for _, name := range spellings(socketDir(d.Engine.Host())) {
-			if within(name, dir) {
-				return "it holds the socket of the container engine"
-			}
+		if _, holds := place.relation(socket, table); holds {
+			return "it holds the socket of the container engine"
 		}
 	}
 	return ""
 }
 
-// realSources refuses a mount whose source is not at its real place any more. What was
-// checked may have been exchanged since, by a preparation or by another worker that may
-// write above it, and the engine would follow a link.
-func realSources(mounts []Mount) error {
-	for _, m := range mounts {
-		if real, err := filepath.EvalSymlinks(m.Source); err != nil || real != m.Source {
-			return fault.New(fault.MountUnsafe, "check mount %s: its source was exchanged after it was checked", m.Destination).
-				WithHint("the container was removed unstarted; nothing may move or link the directories of a worker while it is made")
+// relation compares a place with a path, under every name that the path has: is the
+// place in it, does it hold it. A path that is "" or not there has only its name.
+func (l location) relation(path string, table []mounted) (in, holds bool) {
+	for _, name := range spellings(path) {
+		in, holds = in || paths.Within(l.path, name), holds || paths.Within(name, l.path)
+		if other, err := locate(name, table); err == nil {
+			in, holds = in || l.inside(other), holds || other.inside(l)
 		}
 	}
-	return nil
+	return in, holds
 }
 
 // spellings gives a path as it is and as it really is; nothing for "".
@@ -146,11 +158,6 @@ func spellings(path string) []string {
 		out = append(out, real)
 	}
 	return out
-}
-
-// within reports whether path is dir or below it, by components.
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 // ownedBy refuses a workspace of another user than the container's: git and a

@@ -55,7 +55,7 @@ func (r *run) clean(err error) error {
 // unavailable says that the engine did not do something.
 func unavailable(doing string, err error) error {
 	return fault.New(fault.DockerUnavailable, "%s: %w", doing, err).
-		WithHint("is the container engine running, and may this user open its socket?")
+		WithHint("is the container engine running, and may this user open its socket? DOCKER_HOST or --docker-host says where it listens")
 }
 
 // Reason gives the form of an error that the shim passes on: its code and, where

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +57,7 @@ type run struct {
 	row       store.WorkerRun
 	container string // "": none was made
 	seen      Observed
+	sources   []source  // of seen's mounts
 	begun     time.Time // of the container
 	stdout    *capture
 	stderr    *capture
@@ -112,14 +115,17 @@ func (r *run) do(ctx context.Context) (_ Receipt, err error) {
 
 // qualify asks the engine what it is and whether it has the image.
 func (r *run) qualify(ctx context.Context) error {
-	info, err := r.Engine.Info(ctx)
+	info, err := Ask(ctx, r.Engine)
 	if err != nil {
-		return r.outOfTime(ctx, "ask the container engine", unavailable("ask the container engine", err))
+		return r.outOfTime(ctx, "ask the container engine", err)
 	}
 	if r.id, err = qualify(info); err != nil {
 		return err
 	}
 	r.limits.CPUs = min(r.limits.CPUs, float64(max(info.CPUs, 1))) // an engine refuses more than it has
+	if r.id.native && !slices.ContainsFunc(r.id.security, func(opt string) bool { return strings.HasPrefix(opt, "name=seccomp") }) {
+		r.Log.Warn("the container engine has no seccomp: containers may make every system call", "options", r.id.security)
+	}
 	if r.User != "" && !r.id.native {
 		return invalid("user", "it can be chosen only where the engine runs on this machine's kernel")
 	}
@@ -199,7 +205,7 @@ func (r *run) create(ctx context.Context) (err error) {
 	if err := differs(r.seen, spec, r.id); err != nil {
 		return err
 	}
-	if err := realSources(r.seen.Mounts); err != nil {
+	if r.sources, err = realSources(r.seen.Mounts); err != nil {
 		return err
 	}
 	if err := forbid(r.seen.Mounts, r.forbidden); err != nil {

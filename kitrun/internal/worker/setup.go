@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"drawbridge/kitrun/internal/paths"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/strictjson"
 )
@@ -56,7 +57,7 @@ func (j *job) overlays(in []Overlay, d Deps) ([]Overlay, error) {
 			return nil, unsafe("source %d is not absolute", i+1)
 		}
 		for k, other := range out {
-			if within(to, other.Destination) || within(other.Destination, to) {
+			if paths.Within(to, other.Destination) || paths.Within(other.Destination, to) {
 				return nil, unsafe("destinations %d and %d contain each other", k+1, i+1)
 			}
 		}

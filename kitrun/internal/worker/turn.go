@@ -137,7 +137,7 @@ func (r *run) begin(ctx context.Context) (t turn, err error) {
 		}
 		r.Log.Warn("the start of a container broke off", "invocation", r.InvocationID, "err", err)
 	}
-	return t, nil
+	return t, r.sameSources(calls)
 }
 
 // watch looks at the storage until ctx ends.
