@@ -1,8 +1,7 @@
 // Command kitrun installs, verifies and runs kits, and runs one worker in a locked-down container.
 //
 // The commands on kits are in cmd_kit.go, those on runs of kits in cmd_run.go, those
-// on workers in internal/operator; those that answer not_built_yet are part of the
-// design and not of this release.
+// on workers in internal/operator, doctor in internal/doctor.
 package main
 
 import (
@@ -11,6 +10,7 @@ import (
 	"os"
 	"slices"
 
+	"drawbridge/kitrun/internal/doctor"
 	"drawbridge/kitrun/internal/operator"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
@@ -26,7 +26,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
-	planned := service.NotBuilt("kitrun", "doctor")
 	return &service.Program{
 		Name: "kitrun", Short: "installs, verifies and runs kits",
 		Stdout: stdout, Stderr: stderr,
@@ -36,8 +35,7 @@ func program(stdout, stderr io.Writer) *service.Program {
 			runCommands(stdout, stderr),
 			[]*service.Command{kitAlias(slices.Concat(kitCommands(stdout, stderr), runCommands(stdout, stderr)))},
 			operator.Commands(stdout, stderr),
-			planned,
-			[]*service.Command{service.Version("kitrun", stdout, versionFacts)},
+			[]*service.Command{doctor.Command(stdout), service.Version("kitrun", stdout, versionFacts)},
 		),
 	}
 }

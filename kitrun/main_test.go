@@ -22,7 +22,7 @@ func TestRun(t *testing.T) {
 		{"kit run kit --dest d --controller-root c", 2, "", "--request is missing"},
 		{"run kit --dest d --request r --controller-root c --host-ports none", 2, "", "not embedded or npm"},
 		{"run kit --dest d --request r --controller-root c --worker-network bridge", 2, "", "not isolated or as-requested"},
-		{"doctor", 1, "", "kitrun doctor is part of the design and not in this release"},
+		{"doctor --store-dir=", 2, "", "-store-dir is empty"},
 		{"nonsense", 2, "", `unknown command "nonsense"`},
 		{"", 2, "", "SUBCOMMANDS"},
 	} {
