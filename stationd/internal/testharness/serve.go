@@ -32,6 +32,7 @@ func routes() *http.ServeMux {
 	m.HandleFunc("GET /cut", cut)
 	m.HandleFunc("GET /raw", raw)
 	m.HandleFunc("POST /exit", exit)
+	m.HandleFunc("POST /say", say)
 
 	m.HandleFunc("GET /environment", environment)
 	m.HandleFunc("GET /process", process)
@@ -202,6 +203,12 @@ func exit(w http.ResponseWriter, r *http.Request) {
 	case exits <- code:
 	default:
 	}
+}
+
+// say prints the body, as it is.
+func say(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(os.Stdout, r.Body)
+	outcome(w, n, err)
 }
 
 // wait waits unless the client leaves.
