@@ -56,7 +56,7 @@ type attempt struct {
 	record   evidence.CleanedUp
 	gone     bool           // the shim is proven gone
 	kind     string         // of containment, as the shim's handle says
-	obeyed   bool           // the shim was told to end, and said that it does
+	obeyed   bool           // the shim ended when it was told to
 	looking  sync.WaitGroup // who uses loopback
 	watching sync.WaitGroup // everybody else beside the conductor
 

@@ -39,8 +39,7 @@ func (a *attempt) conclude(ctx context.Context) bool {
 		}
 		cancel()
 	}
-	var ended bool
-	ok := a.insist("end the attempt", func() error {
+	return a.insist("end the attempt", func() error {
 		rows, err := a.rows(ctx)
 		if err != nil {
 			return err
@@ -65,12 +64,9 @@ func (a *attempt) conclude(ctx context.Context) bool {
 		crashpoint.At("evidence_built")
 		text := a.recordJSON()
 		return a.move(ctx, func(ctx context.Context, s *store.Store, id string, n int64) (store.StationAttempt, error) {
-			row, err := s.EndAttempt(ctx, a.lease, id, n, store.AttemptEnd{Cleanup: text, Document: document})
-			ended = err == nil
-			return row, err
+			return s.EndAttempt(ctx, a.lease, id, n, store.AttemptEnd{Cleanup: text, Document: document})
 		})
 	})
-	return ok && ended
 }
 
 // rows reads what the Store knows, for the document.

@@ -15,7 +15,7 @@ import (
 	"drawbridge/stationd/internal/wire"
 )
 
-// Targets of signals, as evidence names them, besides those of package wire.
+// targetShim is the shim as evidence names it, beside the targets of package wire.
 const targetShim = "shim"
 
 // end is the stop of station §12 from step 2 on: access dies first, processes next,
@@ -82,7 +82,7 @@ func (a *attempt) terminate(ctx context.Context) {
 	a.awaitExit(ctx)
 	a.awaitOutput(ctx)
 	shim, reason := a.reached(), a.current().StopReason
-	_ = a.request(ctx, askTime, func(ctx context.Context, c *supervise.Client) error { return c.Kill(ctx, reason) }) // it ends, or does not:
+	_ = a.request(ctx, askTime, func(ctx context.Context, c *supervise.Client) error { return c.Kill(ctx, reason) }) // its end says more
 	bounded, cancel := context.WithTimeout(ctx, killedTime)
 	defer cancel()
 	select {
@@ -225,14 +225,11 @@ func (a *attempt) clean(ctx context.Context) bool {
 		if try > cleanupTries {
 			return true
 		}
-		timer := time.NewTimer(a.m.pace.cleanupAgain)
 		select {
-		case <-timer.C:
+		case <-time.After(a.m.pace.cleanupAgain):
 		case <-a.giveUp:
-			timer.Stop()
 			return true
 		case <-ctx.Done():
-			timer.Stop()
 			return false
 		}
 		a.record.Cleanup.Result, a.record.Cleanup.LeaseRelease = evidence.CleanupForced, evidence.LeasePending

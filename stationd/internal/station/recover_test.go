@@ -388,3 +388,32 @@ func TestStandby(t *testing.T) {
 		t.Errorf("%+v, %v", row, err)
 	}
 }
+
+// A stationd that loses the lease of its host lets everything go, and takes it up again
+// when it has the lease back: nothing of the daemon's life shows it.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.ready(w.spec())
+	before, ticket := w.await(s, store.AttemptReady), w.ticket(s)
+	thief, err := store.Open(t.Context(), store.Options{Dir: w.options.Dir + "/store", Program: "stationd",
+		Gone: func(string) (gone, known bool) { return true, true }})
+	w.ok(err)
+	defer thief.Close()
+	stolen, err := thief.Acquire(t.Context(), store.StationdLease(stationtest.Host), store.LeaseTTL)
+	w.ok(err)
+	testkit.Eventually(t, patience, func() bool { return w.Manager.Lease() == nil })
+	if _, err := w.Manager.Stop(t.Context(), w.ann, s.Station.ID); err == nil {
+		t.Error("it stops a station that is not its own")
+	}
+	if row, err := w.Store.StationAttempt(t.Context(), s.Station.ID, 1); err != nil || row.State != store.AttemptReady || !w.daemonOf(before).Alive() {
+		t.Errorf("%+v, %v", row, err)
+	}
+	w.ok(thief.Release(t.Context(), stolen))
+	testkit.Eventually(t, patience, func() bool { return has(w.events(s), "adopted") })
+	testkit.Eventually(t, patience, func() bool { status, _ := w.get(s, ticket, "/health"); return status == 200 })
+	if row := w.stop(s); row.DaemonPID != before.DaemonPID || row.StopReason != store.StopOperator {
+		t.Errorf("%+v", row)
+	}
+	w.clean(s)
+}
