@@ -34,6 +34,9 @@ type Options struct {
 	Bin     string              // directory of stationd and station-shim
 	Harness string              // rig.SandboxAgent or rig.OpenCode
 	User    *syscall.Credential // who runs stationd; nil: whoever runs this
+
+	Provider  string // of the lease; "" for this machine
+	Providers string // the file that names it, as JSON
 }
 
 // Refusal is one try that must come to nothing.
@@ -74,10 +77,15 @@ func Run(tb rig.TB, say func(format string, args ...any), o Options) Outcome {
 	if err != nil {
 		tb.Fatalf("%v", err)
 	}
-	s := &story{say: say, harness: h, Rig: stationrig.New(tb, stationrig.Options{
+	run := stationrig.Options{
 		Bin: o.Bin, Args: []string{"-egress-profiles", "egress.json"}, User: o.User,
 		Files: map[string]string{"egress.json": fmt.Sprintf(`{"profiles":[{"name":%q,"allow":[%q]}]}`+"\n", wayOut, allowed)},
-	})}
+	}
+	if o.Provider != "" {
+		run.Args = append(run.Args, "-providers", "providers.json")
+		run.Files["providers.json"] = o.Providers
+	}
+	s := &story{say: say, harness: h, Rig: stationrig.New(tb, run)}
 	s.say("stationd serves, process %d", s.PID())
 	if o.User != nil { // the cache may be in a home that others do not see
 		data, err := os.ReadFile(program.Path)
@@ -86,7 +94,7 @@ func Run(tb rig.TB, say func(format string, args ...any), o Options) Outcome {
 		}
 		program.Path = s.Write("harness", data)
 	}
-	s.start(o.Harness, program)
+	s.start(o.Harness, o.Provider, program)
 	s.clients()
 	s.strangers()
 	stream := s.conversation()
@@ -97,7 +105,7 @@ func Run(tb rig.TB, say func(format string, args ...any), o Options) Outcome {
 }
 
 // start makes the workspace, a repository of its own, and the station.
-func (s *story) start(name string, program rig.Harness) {
+func (s *story) start(name, provider string, program rig.Harness) {
 	files := map[string]string{"README.md": "# The bridge\n\nTwelve planks, two chains.\n"}
 	for path, text := range s.harness.files {
 		files[path] = text
@@ -115,6 +123,9 @@ func (s *story) start(name string, program rig.Harness) {
 	}
 	for key, value := range s.harness.more {
 		spec[key] = value
+	}
+	if provider != "" {
+		spec["provider"] = provider
 	}
 	if os.Getuid() == 0 && s.User == nil {
 		spec["run_as"] = map[string]any{"uid": stationrig.Nobody, "gid": stationrig.Nobody}
