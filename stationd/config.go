@@ -15,6 +15,7 @@ import (
 	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/gate"
 	"drawbridge/stationd/internal/launch"
+	"drawbridge/stationd/internal/lease"
 	"drawbridge/stationd/internal/station"
 )
 
@@ -38,7 +39,7 @@ type serveConfig struct {
 	providersFile            string
 	egressProfiles           egress.Profiles
 	stationProfiles          launch.Profiles
-	others                   providers
+	remotes                  []lease.Remote
 }
 
 func (c *serveConfig) register(fs *flag.FlagSet) {
@@ -104,7 +105,7 @@ func (c *serveConfig) readFiles() (err error) {
 		}
 	}
 	if c.providersFile != "" {
-		if c.others, err = loadProviders(c.providersFile); err != nil {
+		if c.remotes, err = lease.LoadRemotes(c.providersFile); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"drawbridge/stationd/internal/control"
 	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/launch"
+	"drawbridge/stationd/internal/lease"
 	"drawbridge/stationd/internal/supervise"
 )
 
@@ -156,7 +157,7 @@ func placeChecks(ctx context.Context, cfg serveConfig) []checkup.Check {
 	}{
 		{"profiles", cfg.profilesFile, func(path string) error { _, err := launch.LoadProfiles(path); return err }},
 		{"egress_profiles", cfg.egressFile, func(path string) error { _, err := egress.Load(path); return err }},
-		{"providers", cfg.providersFile, func(path string) error { _, err := loadProviders(path); return err }},
+		{"providers", cfg.providersFile, func(path string) error { _, err := lease.LoadRemotes(path); return err }},
 	} {
 		c := checkup.Check{Name: file.name, Facts: checkup.Facts("file", orDash(file.path))}
 		if file.path != "" {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"drawbridge/shared/fault"
 	"drawbridge/stationd/internal/lease"
 	"drawbridge/stationd/internal/place"
 	"drawbridge/stationd/internal/supervise"
@@ -18,16 +17,16 @@ const leaseDir = "s"
 // providers are the lease providers by the names that specs give them.
 type providers map[string]lease.Provider
 
-// providers are those of the file and this machine itself. Where nothing holds a
-// daemon, this machine is left out, unless it is the only one.
+// providers are those of the file, and this machine itself. Where nothing holds a
+// daemon this machine is left out, unless it is the only one.
 func (c *serveConfig) providers(ctx context.Context, log *slog.Logger) (providers, error) {
-	all := c.others
-	if all == nil {
-		all = providers{}
-	}
 	shim, err := supervise.Shim()
 	if err != nil {
 		return nil, err
+	}
+	all := providers{}
+	for _, r := range c.remotes {
+		all[r.Name] = lease.NewSSH(r, shim, filepath.Join(c.stateDir, "scratch"))
 	}
 	options, kind, err := supervise.Probe(ctx, shim, c.RuntimeDir).Select(shim)
 	switch {
@@ -46,8 +45,4 @@ func (p providers) close() {
 	for _, provider := range p {
 		_ = provider.Close()
 	}
-}
-
-func loadProviders(path string) (providers, error) {
-	return nil, fault.New(fault.NotBuiltYet, "read %s: this release has no other provider than local", path)
 }

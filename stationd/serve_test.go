@@ -436,7 +436,7 @@ func TestServe_AdministratorFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for flag, content := range map[string]string{
-		"-profiles": `{"profiles":[]}`, "-egress-profiles": `{"profiles":[]}`,
+		"-profiles": `{"profiles":[]}`, "-egress-profiles": `{"profiles":[]}`, "-providers": `{"providers":[]}`,
 	} {
 		path := w.write("admin"+flag+".json", content)
 		for _, mode := range []os.FileMode{0o620, 0o602, 0o666} {

@@ -23,7 +23,7 @@ func ticketCommand(stdout io.Writer) *service.Command {
 			"attempt that runs now, and goes into the header Drawbridge-Ticket beside the principal. -json also\n" +
 			"prints its id, by which ticket revoke ends it, and the address of the bridge.",
 	}, func(fs *flag.FlagSet) {
-		fs.StringVar(&q.Prefix, "prefix", "/", "`path` of the daemon that it is for, and everything below it")
+		fs.StringVar(&q.Prefix, "prefix", "", "`path` of the daemon that it is for, and everything below it (default the bridge's own)")
 		fs.StringVar(&q.TTL, "ttl", "", "how long it lives, as a `duration` from 15s to 15m (default 5m)")
 		fs.Int64Var(&q.Uses, "uses", 0, "how `often` it may be used (default any number)")
 		fs.StringVar(&methods, "methods", "", "the `methods` that it is for, with commas between them (default all)")

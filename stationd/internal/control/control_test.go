@@ -311,6 +311,26 @@ func (w *world) someone() string {
 	return p.PrincipalID
 }
 
+// A ticket is for the bridge's own prefix, or for one within it by whole segments; a
+// station without a bridge has none.
+func TestTicket_WithinTheBridge(t *testing.T) {
+	w := newWorld(t)
+	id := w.begunOf(`{"profile":"agent","bridge":{"pathPrefix":"/v1/a"}}`)
+	for asked, want := range map[string]string{
+		"": "/v1/a", "/v1/a": "/v1/a", "/v1/a/": "/v1/a", "/v1/a/b": "/v1/a/b", "/v1/x/../a/b": "/v1/a/b",
+		"/": "", "/v1": "", "/v1/ab": "", "/V1/a": "", "/v1/a/../b": "", "/v1/a?x": "", "v1/a": "", "/v1%2fa": "",
+	} {
+		k, err := w.Ticket(t.Context(), id, control.TicketRequest{Prefix: asked})
+		if want == "" {
+			wantCode(t, err, fault.TicketScope)
+		} else if err != nil || k.Prefix != want {
+			t.Errorf("%q: got %q, %v", asked, k.Prefix, err)
+		}
+	}
+	_, err := w.Ticket(t.Context(), w.begunOf(`{"profile":"station"}`), control.TicketRequest{})
+	wantCode(t, err, fault.TicketScope)
+}
+
 // Members and principals: a secret is shown once and kept as a hash; whoever is
 // revoked loses roles and tickets.
 func TestPrincipals(t *testing.T) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -175,7 +176,7 @@ func (s *Server) detail(st store.StationStatus) *Detail {
 		TTLDeadline: orNever(a.TTLDeadline), IdleMS: a.IdleMS, LastActivity: orNever(a.ActivityAt),
 		StopAt: orNever(a.StopAt), StopBy: a.StopBy, Exit: a.Exit, Left: a.Cleanup,
 	}
-	if a.State == store.AttemptReady && bridged(st.Station.Spec) {
+	if _, ok := bridgePrefix(st.Station.Spec); ok && a.State == store.AttemptReady {
 		b := s.bridge(a.StationID, a.Number)
 		d.Bridge = &b
 	}
@@ -200,10 +201,16 @@ func orNil(text string) *string {
 	return &text
 }
 
-// bridged reports whether a spec asks for a way in.
-func bridged(spec []byte) bool {
+// bridgePrefix is the part of the daemon that a spec lets clients in to; ok is false
+// for one without a way in.
+func bridgePrefix(spec []byte) (prefix string, ok bool) {
 	var s struct {
-		Bridge *struct{} `json:"bridge"`
+		Bridge *struct {
+			PathPrefix string `json:"pathPrefix"`
+		} `json:"bridge"`
 	}
-	return json.Unmarshal(spec, &s) == nil && s.Bridge != nil
+	if json.Unmarshal(spec, &s) != nil || s.Bridge == nil {
+		return "", false
+	}
+	return cmp.Or(s.Bridge.PathPrefix, "/"), true
 }

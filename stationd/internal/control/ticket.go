@@ -18,9 +18,9 @@ func (s *Server) issueTicket(q *request) error {
 	if err := q.decode(&ask); err != nil {
 		return err
 	}
-	prefix, err := gate.ParsePrefix(ask.Prefix)
+	prefix, err := s.scope(q, id, ask.Prefix)
 	if err != nil {
-		return fault.New(fault.TicketScope, "issue a ticket: the prefix is not a path from / on without a query")
+		return err
 	}
 	var life time.Duration
 	if ask.TTL != "" {
@@ -48,6 +48,30 @@ func (s *Server) issueTicket(q *request) error {
 		Ticket: secret.Reveal(), TicketID: k.ID, StationID: k.StationID, Attempt: k.Attempt, Prefix: k.Prefix,
 		ExpiresAt: at(k.ExpiresAt), Bridge: s.bridge(k.StationID, k.Attempt),
 	})
+}
+
+// scope is a ticket's prefix in its one form: the bridge's own, or one within it.
+func (s *Server) scope(q *request, id, asked string) (string, error) {
+	st, err := s.opts.Store.Station(q.Context(), id)
+	if err != nil {
+		return "", err
+	}
+	bridge, ok := bridgePrefix(st.Spec)
+	if !ok {
+		return "", fault.New(fault.TicketScope, "issue a ticket: station %s has no bridge", id).WithHint("its spec would have to hold bridge")
+	}
+	if asked == "" {
+		asked = bridge
+	}
+	prefix, err := gate.ParsePrefix(asked)
+	if err != nil {
+		return "", fault.New(fault.TicketScope, "issue a ticket: the prefix is not a path from / on without a query")
+	}
+	if t, err := gate.ParseTarget(prefix, 0); err != nil || !t.Within(bridge) {
+		return "", fault.New(fault.TicketScope, "issue a ticket: the bridge of station %s begins at %s", id, bridge).
+			WithHint("ask for a prefix within that, or for none")
+	}
+	return prefix, nil
 }
 
 func (s *Server) revokeTicket(q *request) error {

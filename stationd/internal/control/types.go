@@ -90,9 +90,9 @@ type Stopped struct {
 
 // TicketRequest asks for a ticket of the newest attempt.
 type TicketRequest struct {
-	Prefix    string   `json:"prefix"`
-	TTL       string   `json:"ttl,omitempty"`  // "5m"; "" is the default
-	Uses      int64    `json:"uses,omitempty"` // 0: no bound
+	Prefix    string   `json:"prefix,omitempty"` // "": the bridge's own
+	TTL       string   `json:"ttl,omitempty"`    // "5m"; "" is the default
+	Uses      int64    `json:"uses,omitempty"`   // 0: no bound
 	Methods   []string `json:"methods,omitempty"`
 	Principal string   `json:"principal,omitempty"` // who will use it; "" is whoever asks
 }

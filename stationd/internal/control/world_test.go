@@ -173,7 +173,9 @@ func (m *manager) Logs(ctx context.Context, id string, n int64, follow bool, emi
 }
 
 // begun is a station of mine with an attempt.
-func (w *world) begun() string {
+func (w *world) begun() string { return w.begunOf(spec) }
+
+func (w *world) begunOf(spec string) string {
 	w.t.Helper()
 	started, err := w.Start(w.t.Context(), []byte(spec), "")
 	if err != nil {
