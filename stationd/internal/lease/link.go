@@ -43,10 +43,12 @@ type link struct {
 	work   sync.WaitGroup
 
 	line *line // of whoever has the turn
+
+	every, within time.Duration // aliveEvery and aliveTime
 }
 
 func newLink(r Remote, shim string) *link {
-	l := &link{remote: r, shim: shim, turn: make(chan struct{}, 1)}
+	l := &link{remote: r, shim: shim, turn: make(chan struct{}, 1), every: aliveEvery, within: aliveTime}
 	l.ended, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -172,7 +174,7 @@ func (l *link) keep(client *ssh.Client) <-chan struct{} {
 	gone := make(chan struct{})
 	l.work.Go(func() { _ = client.Wait(); close(gone) })
 	l.work.Go(func() {
-		t := time.NewTicker(aliveEvery)
+		t := time.NewTicker(l.every)
 		defer t.Stop()
 		for {
 			select {
@@ -183,7 +185,7 @@ func (l *link) keep(client *ssh.Client) <-chan struct{} {
 				return
 			case <-t.C:
 			}
-			late := time.AfterFunc(aliveTime, func() { _ = client.Close() })
+			late := time.AfterFunc(l.within, func() { _ = client.Close() })
 			_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
 			late.Stop()
 			if err != nil {

@@ -86,6 +86,34 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
+// ordinary makes the user there one without privileges, whom only this test knows.
+func (h *host) ordinary(t *testing.T) {
+	t.Helper()
+	home := filepath.Dir(h.remote.Dir)
+	if err := os.Chmod(home, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(h.remote.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(h.remote.Dir, daemon, daemon); err != nil {
+		t.Fatal(err)
+	}
+	known, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(home, "passwd")
+	write(t, file, fmt.Sprintf("%s\nstation:x:%d:%d::%s:/bin/sh\n", strings.TrimSpace(string(known)), daemon, daemon, h.remote.Dir), 0o644)
+	if err := unix.Mount(file, "/etc/passwd", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(home, "authorized"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.remote.User = "station"
+}
+
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -127,6 +155,7 @@ type cutter struct {
 	port int
 	mu   sync.Mutex
 	down bool
+	hold bool
 	open map[net.Conn]bool
 	made int
 }
@@ -155,7 +184,7 @@ func newCutter(t *testing.T, to string) *cutter {
 			}
 			for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
 				work.Go(func() {
-					_, _ = io.Copy(way[0], way[1])
+					_, _ = io.Copy(held{way[0], c}, way[1])
 					near.Close()
 					far.Close()
 				})
@@ -190,10 +219,34 @@ func (c *cutter) cut() {
 	clear(c.open)
 }
 
+// stall keeps all connections, and loses what is sent.
+func (c *cutter) stall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hold = true
+}
+
+// mend lets new connections be made that work.
 func (c *cutter) mend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.down = false
+	c.down, c.hold = false, false
+}
+
+// held is a connection to which nothing gets while the line stalls.
+type held struct {
+	net.Conn
+	line *cutter
+}
+
+func (h held) Write(p []byte) (int, error) {
+	h.line.mu.Lock()
+	stalled := h.line.hold
+	h.line.mu.Unlock()
+	if stalled {
+		return len(p), nil
+	}
+	return h.Conn.Write(p)
 }
 
 func (c *cutter) count() int {

@@ -23,6 +23,7 @@ import (
 	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/launch"
 	"drawbridge/stationd/internal/lease"
+	"drawbridge/stationd/internal/place"
 	"drawbridge/stationd/internal/supervise"
 	"drawbridge/stationd/internal/wire"
 )
@@ -151,7 +152,7 @@ func hung(t *testing.T, m lease.Machine) {
 		t.Fatal(err)
 	}
 	inc := a.shim.Incarnation()
-	if err := process.Signal(inc, unix.SIGSTOP); err != nil {
+	if err := process.Signal(place.Here(inc), unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if c, err := m.Kill(t.Context(), inc); err != nil || !c.Signalled {
