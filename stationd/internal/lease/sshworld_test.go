@@ -42,7 +42,11 @@ func newHost(t *testing.T) *host {
 	if err := os.Mkdir("/run/sshd", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if rc := "/root/.bashrc"; exists(rc) { // what root's shell does on this machine is not tested, and may be slow
+	own, err := os.UserHomeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rc := filepath.Join(own, ".bashrc"); exists(rc) { // what the user's shell does on this machine is not tested, and may be slow
 		if err := unix.Mount("/dev/null", rc, "", unix.MS_BIND, ""); err != nil {
 			t.Fatal(err)
 		}
