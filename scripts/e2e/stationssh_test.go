@@ -89,9 +89,10 @@ func TestStation_CutLine(t *testing.T) {
 	if e := evidenceOf(s); e.Stop.Reason != "operator_stop" || e.Stop.Cleanup.Result == "failed" {
 		t.Errorf("%+v", e.Stop)
 	}
-	left, err := os.ReadDir(filepath.Join(far.dir, "l"))
-	if err == nil && len(left) > 0 {
-		t.Errorf("the lease has left %d directories", len(left))
+	for _, name := range []string{"leases", "run"} {
+		if left, err := os.ReadDir(filepath.Join(far.dir, name)); err != nil || len(left) > 0 {
+			t.Errorf("%s of the far machine: %d entries, %v", name, len(left), err)
+		}
 	}
 }
 
@@ -127,7 +128,7 @@ func newFar(t *testing.T) *far {
 	}
 	args := []string{sshd, "-D", "-e", "-f", at("conf")}
 	if os.Getuid() == 0 { // who its users' shells are on this machine is not tested, and may be slow
-		script := `mount -t tmpfs tmpfs /run && mkdir /run/sshd && { ! [ -e /root/.bashrc ] || mount --bind /dev/null /root/.bashrc; } && exec "$@"`
+		script := `mount -t tmpfs tmpfs /run && mkdir /run/sshd && { ! [ -e ~/.bashrc ] || mount --bind /dev/null ~/.bashrc; } && exec "$@"`
 		args = append([]string{"unshare", "--mount", "sh", "-euc", script, "sh"}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
