@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 )
@@ -12,6 +13,7 @@ const (
 	Lag        = 20 * time.Millisecond  // for which a row that has ended waits for others to be committed with
 	CountLag   = time.Second            // the same for counts (broker §13)
 	maxDrafts  = 64                     // of one commit
+	maxSettled = 16                     // of one commit, so that a reservation behind it waits little
 	againAfter = 250 * time.Millisecond // what could not be written is tried again
 )
 
@@ -32,6 +34,8 @@ type Journal struct {
 	busy    bool // somebody commits, or is called to
 	waiting []*waiter
 	settled []Evidence
+	handed  int // rows that came to Settle, up to now
+	written int // of them, the oldest first
 	counts  map[string]Count
 	due     time.Time     // when Run commits what waits; zero when nothing does
 	wake    chan struct{} // due is earlier than it was
@@ -94,14 +98,27 @@ func (j *Journal) Reserve(ctx context.Context, d Draft) (Answer, error) {
 
 // Flush returns when all that was handed over before is durable.
 func (j *Journal) Flush(ctx context.Context) error {
-	_, err := j.wait(ctx, &waiter{turn: make(chan verdict, 1)})
-	return err
+	j.mu.Lock()
+	handed := j.handed
+	j.mu.Unlock()
+	for {
+		if _, err := j.wait(ctx, &waiter{turn: make(chan verdict, 1)}); err != nil {
+			return err
+		}
+		j.mu.Lock()
+		written := j.written
+		j.mu.Unlock()
+		if written >= handed {
+			return nil
+		}
+	}
 }
 
 // Settle hands over a row that came to its end.
 func (j *Journal) Settle(e Evidence) {
 	j.mu.Lock()
 	j.settled = append(j.settled, e)
+	j.handed++
 	j.within(Lag)
 	j.mu.Unlock()
 }
@@ -154,22 +171,30 @@ func (j *Journal) wait(ctx context.Context, w *waiter) (Answer, error) {
 // The caller is the first in the queue and among those who are answered.
 func (j *Journal) commit(ctx context.Context) {
 	j.mu.Lock()
-	n, all := 0, false
+	n, rows := 0, 0 // rows: that ended and may go along
 	var b Batch
-	for n < len(j.waiting) && len(b.Drafts) < maxDrafts {
+	for ; n < len(j.waiting) && len(b.Drafts) < maxDrafts; n++ {
 		d := j.waiting[n].draft
-		all = all || d == nil || d.Grant.Measured
+		switch {
+		case d == nil:
+			rows = max(rows, maxSettled)
+		case d.Grant.Measured:
+			rows = math.MaxInt
+		}
 		if d != nil {
 			b.Drafts = append(b.Drafts, *d)
 		}
-		n++
 	}
 	served := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
 	var counts map[string]Count
-	if all {
-		b.Settled, counts = j.settled, j.counts
-		j.settled, j.counts, j.due = nil, map[string]Count{}, time.Time{}
+	if rows > 0 {
+		rows = min(rows, len(j.settled))
+		b.Settled, j.settled = j.settled[:rows:rows], j.settled[rows:]
+		counts, j.counts = j.counts, map[string]Count{}
+		if len(j.settled) == 0 {
+			j.settled, j.due = nil, time.Time{}
+		}
 	}
 	j.mu.Unlock()
 
@@ -185,6 +210,8 @@ func (j *Journal) commit(ctx context.Context) {
 	j.mu.Lock()
 	if err != nil {
 		j.keep(b.Settled, counts, err)
+	} else {
+		j.written += len(b.Settled)
 	}
 	var next *waiter
 	if j.busy = len(j.waiting) > 0; j.busy {

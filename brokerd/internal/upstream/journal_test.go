@@ -137,6 +137,28 @@ func TestJournal_Lag(t *testing.T) {
 	check(t, r, "g+1/1 0", "end1 g+2/0 0", "end2 h+0/1 0") // the last when Run ends
 }
 
+// Many rows that end together are written a few at a time, so that a reservation stands
+// behind few, and Flush waits for all of them.
+func TestJournal_Many(t *testing.T) {
+	r := &recorder{}
+	journal(t, r, func(j *upstream.Journal) {
+		for i := range int64(20) {
+			j.Settle(upstream.Evidence{Seq: i})
+		}
+		if err := j.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if len(r.seen()) != 2 {
+			t.Errorf("commits %q", r.seen())
+		}
+	})
+	first := ""
+	for i := range 16 {
+		first += fmt.Sprint("end", i, " ")
+	}
+	check(t, r, first+"0", "end16 end17 end18 end19 0")
+}
+
 // Reservations that come while a commit runs share the next one.
 func TestJournal_Together(t *testing.T) {
 	r := &recorder{}

@@ -6,13 +6,28 @@ import (
 )
 
 // rooms are for bodies: as they came while they are parsed, and in their canonical form
-// until they are sent. Nothing keeps a part of one.
-var rooms = sync.Pool{New: func() any { return new([]byte) }}
+// until they are sent. Nothing keeps a part of one. A few are kept for the next bodies; a
+// sync.Pool would keep those of a crowd.
+var rooms = make(chan []byte, 16)
+
+// takeRoom gives an empty room.
+func takeRoom() []byte {
+	select {
+	case room := <-rooms:
+		return room[:0]
+	default:
+		return nil
+	}
+}
 
 // putRoom gives a room back; a large body may be the only one.
-func putRoom(room *[]byte) {
-	if cap(*room) <= roomy {
-		rooms.Put(room)
+func putRoom(room []byte) {
+	if cap(room) == 0 || cap(room) > roomy {
+		return
+	}
+	select {
+	case rooms <- room:
+	default:
 	}
 }
 
@@ -22,21 +37,17 @@ type parcel struct {
 	doc Document // not to be used once the parcel was dropped, but by a reader
 
 	mu      sync.Mutex
-	room    *[]byte // where doc stands; nil when it was given back
-	readers int     // that were opened and not closed
-	dropped bool    // no reader is opened any more
+	readers int  // that were opened and not closed
+	dropped bool // no reader is opened any more
 }
 
 // newParcel makes the canonical form of a body.
 func newParcel(body []byte) (*parcel, error) {
-	room := rooms.Get().(*[]byte)
-	doc, err := canonical((*room)[:0], body)
+	doc, err := canonical(takeRoom(), body)
 	if err != nil {
-		rooms.Put(room)
 		return nil, err
 	}
-	*room = doc
-	return &parcel{doc: doc, room: room}, nil
+	return &parcel{doc: doc}, nil
 }
 
 // drop says that the answer has begun, or never will. It may be said twice.
@@ -49,9 +60,9 @@ func (p *parcel) drop() {
 
 // release lets the bytes go when nobody reads them; p.mu is held.
 func (p *parcel) release() {
-	if p.dropped && p.readers == 0 && p.room != nil {
-		putRoom(p.room)
-		p.doc, p.room = nil, nil
+	if p.dropped && p.readers == 0 {
+		putRoom(p.doc)
+		p.doc = nil
 	}
 }
 

@@ -166,9 +166,8 @@ func (c *call) prepare() Refusal {
 	if !plainJSON(c.r) {
 		return Encoding
 	}
-	room := rooms.Get().(*[]byte)
-	defer putRoom(room)
-	refusal := c.read(room)
+	body, refusal := c.read(takeRoom())
+	defer putRoom(body)
 	if refusal != "" {
 		return refusal
 	}
@@ -176,7 +175,7 @@ func (c *call) prepare() Refusal {
 		return Encoding
 	}
 	var err error
-	if c.parcel, err = newParcel(*room); err != nil {
+	if c.parcel, err = newParcel(body); err != nil {
 		return Body
 	}
 	if !c.bound() {
@@ -185,7 +184,7 @@ func (c *call) prepare() Refusal {
 	if refusal := c.credentials(); refusal != "" {
 		return refusal
 	}
-	c.describe(*room)
+	c.describe(body)
 	return ""
 }
 
@@ -213,11 +212,11 @@ func plainJSON(r *http.Request) bool {
 	return len(types) == 1 && err == nil && media == "application/json"
 }
 
-// read takes the body into room, and its digest on the way. It must go on arriving, and
-// it must end.
-func (c *call) read(room *[]byte) Refusal {
+// read takes the body into room, or into a larger one, and its digest on the way. It must
+// go on arriving, and it must end.
+func (c *call) read(room []byte) (body []byte, refusal Refusal) {
 	if c.r.ContentLength > MaxBody {
-		return Size
+		return room, Size
 	}
 	deadline := func() { _ = c.rc.SetReadDeadline(time.Now().Add(bodyWait)) } // a recorder of a test has none
 	deadline()
@@ -225,8 +224,7 @@ func (c *call) read(room *[]byte) Refusal {
 	if want <= 0 {
 		want = bodyStep
 	}
-	body := slices.Grow((*room)[:0], int(min(want, firstRoom)))
-	defer func() { *room = body }()
+	body = slices.Grow(room, int(min(want, firstRoom)))
 	sum := sha256.New()
 	for fresh := 0; ; {
 		if len(body) == cap(body) {
@@ -235,17 +233,17 @@ func (c *call) read(room *[]byte) Refusal {
 		n, err := c.r.Body.Read(body[len(body):min(cap(body), MaxBody+1)])
 		body = body[:len(body)+n]
 		if len(body) > MaxBody {
-			return Size
+			return body, Size
 		}
 		sum.Write(body[len(body)-n:])
 		if err == io.EOF {
 			_ = c.rc.SetReadDeadline(time.Time{})
 			c.evidence.RequestDigest = digestOf([sha256.Size]byte(sum.Sum(nil)))
 			c.unread = false
-			return ""
+			return body, ""
 		}
 		if err != nil {
-			return Body
+			return body, Body
 		}
 		if fresh += n; fresh >= bodyStep {
 			deadline()
