@@ -16,6 +16,7 @@ import (
 	"drawbridge/stationd/internal/evidence"
 	"drawbridge/stationd/internal/launch"
 	"drawbridge/stationd/internal/station"
+	"drawbridge/stationd/internal/wire"
 )
 
 // Proves station 17.M1, 17.V1, 17.X2, 17.B1: a start makes one station, one attempt and
@@ -199,7 +200,7 @@ func TestSecrets(t *testing.T) {
 			row := w.await(s, store.AttemptReady)
 			secret, ticket := w.credential(s), w.ticket(s)
 			if mode == "file" {
-				data, err := os.ReadFile("/proc/" + strconv.FormatInt(row.DaemonPID, 10) + "/root/run/station/credential")
+				data, err := os.ReadFile(filepath.Join("/proc", strconv.FormatInt(row.DaemonPID, 10), "root", wire.CredentialDir, "credential"))
 				w.ok(err)
 				if secret != "" {
 					t.Error("it is in the environment, too")
