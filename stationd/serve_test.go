@@ -311,10 +311,16 @@ func TestServe_DaemonCannotControl(t *testing.T) {
 	w.serve()
 	started := w.start()
 	v := w.visitor(started.StationID)
-	socket := w.path("run", control.Socket)
-	for _, url := range []string{"/dial?network=unix&address=" + socket, "/list?path=" + w.path("run"), "/read?path=" + w.path("store", "store.db")} {
+	own := "/dial?address=127.0.0.1:" + strconv.FormatInt(w.status(started.StationID).Detail.Port, 10)
+	if status, body := w.get(v, started.Bridge.URL+own); status != 200 || !strings.Contains(body, `"ok":true`) {
+		t.Errorf("its own port, to see that it can look: %d %s", status, body)
+	}
+	for _, url := range []string{
+		"/dial?network=unix&address=" + w.path("run", control.Socket), "/list?path=" + w.path("run"), "/list?path=" + w.path("state", "logs"),
+		"/list?path=" + w.path("store"), "/read?path=" + w.path("store", "store.db"), "/list?path=" + w.bin,
+	} {
 		status, body := w.get(v, started.Bridge.URL+url)
-		if status != 200 || !strings.Contains(body, "error") {
+		if status != 200 || !strings.Contains(body, `"ok":false`) {
 			t.Errorf("%s: %d %s", url, status, body)
 		}
 	}
