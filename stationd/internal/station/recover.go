@@ -215,7 +215,7 @@ func (a *attempt) adopt(ctx context.Context) (status wire.Status, err error) {
 		return status, err
 	}
 	if !alive {
-		a.gone = true
+		a.gone = !a.sweepable(bounded)
 		return status, stopError(a.lastWord(ctx))
 	}
 	answering, enough := context.WithTimeout(bounded, adoptTime)
@@ -231,6 +231,14 @@ func (a *attempt) adopt(ctx context.Context) (status wire.Status, err error) {
 	}
 	a.learn(status)
 	return status, nil
+}
+
+// sweepable reports whether emptiness may be proven for a shim that is gone,
+// which removes its cgroup: the runtime directory names the same one. Where it names
+// another, which the row does not, nothing is done to that.
+func (a *attempt) sweepable(ctx context.Context) bool {
+	inc, err := a.machine.Recorded(ctx)
+	return err == nil && inc.PID == a.birth.PID && inc.Start == a.birth.Start
 }
 
 // goOn takes an adopted attempt to where it was: clients are let in again, or the way

@@ -143,7 +143,8 @@ func TestRecover_ShimAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			p := &faulty{}
+			w := newWorld(t, func(o *stationtest.Options) { o.Wrap = p.wrap })
 			e := w.began(w.spec(tree...).with(c.change...), "", "-orphan", c.orphan)
 			s := e.ready()
 			e.kill()
@@ -152,8 +153,8 @@ func TestRecover_ShimAlone(t *testing.T) {
 			if row := w.ended(s); row.StopReason != c.want {
 				t.Errorf("%+v", row)
 			}
-			if f := w.document(s); len(f.Stop.SignalPath) != 0 {
-				t.Errorf("%+v", f.Stop)
+			if f := w.document(s); len(f.Stop.SignalPath) != 0 || !slices.Contains(p.called(), "kill") { // the proof, and the cgroup
+				t.Errorf("%+v, %v", f.Stop, p.called())
 			}
 			w.clean(s)
 		})
