@@ -331,7 +331,7 @@ func (c kitCLI) unlock() *service.Command {
 func (c kitCLI) validate() *service.Command {
 	return &service.Command{
 		Name: "validate", Args: "[<dir>]", MaxArgs: 1, Short: "Check a kit before it is installed",
-		Run: func(_ context.Context, args []string) error {
+		Run: func(ctx context.Context, args []string) error {
 			dir, err := kitDir(args)
 			if err != nil {
 				return err
@@ -342,6 +342,12 @@ func (c kitCLI) validate() *service.Command {
 				return err
 			case len(r.Errors) > 0:
 				return c.failed(r.Errors, r.Warnings)
+			}
+			if _, err := public.HashTree(ctx, dir, ""); err != nil { // what an install would refuse
+				if fault.Is(err, fault.KitTree) {
+					return c.failed([]string{err.Error()}, r.Warnings)
+				}
+				return err
 			}
 			if err := c.warn(r.Warnings); err != nil {
 				return err

@@ -137,3 +137,19 @@ func TestVerify_SameEverywhere(t *testing.T) {
 		t.Errorf("hash %s, %v, want %s", hash, err, v.Hash)
 	}
 }
+
+// What an install refuses, validate refuses.
+func TestValidate_Tree(t *testing.T) {
+	source := kitSource(t, nil)
+	if err := os.Symlink("/etc/passwd", filepath.Join(source, "link")); err != nil {
+		t.Fatal(err)
+	}
+	exit, stdout, stderr := cli(t, "validate "+source)
+	if exit != 1 || !strings.HasPrefix(stdout, "Flow Kit repository validation failed:\n") || !strings.Contains(stdout, "link: a symbolic link") || stderr != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", exit, stdout, stderr)
+	}
+	exit, _, stderr = cli(t, "install "+source+" --dest "+t.TempDir())
+	if exit != 1 || !strings.Contains(stderr, "link: a symbolic link") {
+		t.Errorf("install: exit %d, stderr %q", exit, stderr)
+	}
+}

@@ -61,6 +61,9 @@ func (c *runConfig) register(fs *flag.FlagSet) {
 		if name == "" || bytes.ContainsAny([]byte(name), "=\x00") {
 			return errors.New("is no name of a variable")
 		}
+		if execution.Never(name) {
+			return errors.New("is never passed to a kit")
+		}
 		c.Env = append(c.Env, name)
 		return nil
 	})

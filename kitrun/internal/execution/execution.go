@@ -150,16 +150,18 @@ func (h *Host) execute(ctx context.Context, o Options, depth int) (Outcome, erro
 	if err := h.recover(ctx); err != nil {
 		h.Log.Warn("what an earlier run left is not cleaned up", "err", err)
 	}
-	support := filepath.Join(h.RuntimeDir, supportName)
-	if err := service.EnsurePrivateDir(support); err != nil {
-		return Outcome{}, err
+	return r.do(ctx, node)
+}
+
+// support writes the files that run before the kit. It follows the row, by which
+// they are found when this process is killed.
+func (r *run) support() (dir string, err error) {
+	dir = filepath.Join(r.RuntimeDir, supportName)
+	if err := service.EnsurePrivateDir(dir); err != nil {
+		return "", err
 	}
-	support = filepath.Join(support, r.invocation)
-	defer os.RemoveAll(support)
-	if err := nodehost.WriteSupport(support); err != nil {
-		return Outcome{}, err
-	}
-	return r.do(ctx, node, support)
+	dir = filepath.Join(dir, r.invocation)
+	return dir, nodehost.WriteSupport(dir)
 }
 
 // check verifies the kit, the request and the paths; nothing was begun when it
@@ -204,7 +206,7 @@ func (r *run) check(ctx context.Context) (node string, err error) {
 }
 
 // do runs the process between the row and what comes after it.
-func (r *run) do(ctx context.Context, node, support string) (Outcome, error) {
+func (r *run) do(ctx context.Context, node string) (Outcome, error) {
 	r.deadline = time.Now().Add(r.request.timeout)
 	lease, err := r.Store.Acquire(ctx, "kitrun/"+r.invocation, store.LeaseTTL)
 	if err != nil {
@@ -217,6 +219,14 @@ func (r *run) do(ctx context.Context, node, support string) (Outcome, error) {
 		ControllerRoot: r.root, OwnerID: r.owner, DeadlineAt: r.deadline.UnixMilli(),
 	})
 	if err != nil {
+		return Outcome{}, err
+	}
+	support, err := r.support()
+	if support != "" {
+		defer os.RemoveAll(support)
+	}
+	if err != nil {
+		r.settle(context.WithoutCancel(ctx), Outcome{}, err, 0)
 		return Outcome{}, err
 	}
 	defer func() {
@@ -309,12 +319,17 @@ var passed = []string{
 // never are names, and beginnings of names, that change what code runs.
 var never = []string{"NODE_OPTIONS", "NODE_PATH", "NODE_EXTRA_", "LD_", "DYLD_", "DRAWBRIDGE_"}
 
+// Never reports whether a variable of this name is kept from every kit.
+func Never(name string) bool {
+	return slices.ContainsFunc(never, func(no string) bool { return name == no || strings.HasSuffix(no, "_") && strings.HasPrefix(name, no) })
+}
+
 // environment chooses what a kit sees.
 func environment(environ, also []string) []string {
 	var out []string
 	for _, entry := range environ {
 		name, _, ok := strings.Cut(entry, "=")
-		if !ok || slices.ContainsFunc(never, func(no string) bool { return name == no || strings.HasSuffix(no, "_") && strings.HasPrefix(name, no) }) {
+		if !ok || Never(name) {
 			continue
 		}
 		if slices.Contains(passed, name) || strings.HasPrefix(name, "LC_") || slices.Contains(also, name) {

@@ -360,15 +360,37 @@ func TestExecute_Storage(t *testing.T) {
 				fs.writeFileSync(dir + '/large', 'x'.repeat(2000));
 			});
 			const refused = await admitStorage(budget).catch((error) => [error.message, error.code]);
-			return { bytes: seen.observed_bytes, entries: seen.observed_entries, admitted, violation, refused };
+			const many = new Set((await Promise.all(Array.from({ length: 500 }, () => inspectStorage(budget)))).map((o) => o.reason));
+			const reasons = await Promise.all(Array.from({ length: 65 }, () => new Promise((resolve) => {
+				watchStorage({ ...budget, max_bytes: 1e6, max_file_bytes: 1e6 }, (v) => resolve(v.reason));
+				setTimeout(resolve, 1500);
+			})));
+			return { bytes: seen.observed_bytes, entries: seen.observed_entries, admitted, violation, refused, many: [...many], watches: reasons.filter((r) => r) };
 		}`)
 	w.write("space/a", "12345")
 	got := w.result()
 	want := map[string]any{
 		"bytes": 5.0, "entries": 1.0, "admitted": true, "violation": []any{"writable_byte_budget", true},
 		"refused": []any{"storage_admission_refused:writable_byte_budget", "storage_admission_refused"},
+		"many":    []any{"writable_byte_budget"},
+		"watches": []any{"option_invalid"}, // one too many
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// What cannot be written before the kit ends the run with its row settled.
+func TestExecute_NoSupport(t *testing.T) {
+	w := newWorld(t, ran)
+	w.write("run", "a file")
+	if _, err := w.run(); !fault.Is(err, fault.RuntimeDirUnsafe) {
+		t.Errorf("got %v", err)
+	}
+	if row := w.last(); row.State != store.KitRunFinished || row.ErrorCode != string(fault.RuntimeDirUnsafe) || row.ExitCode != 1 {
+		t.Errorf("row %+v", row)
+	}
+	if w.exists("ran") {
+		t.Error("the entry ran")
 	}
 }

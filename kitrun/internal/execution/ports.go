@@ -14,8 +14,13 @@ import (
 	"drawbridge/shared/strictjson"
 )
 
-// maxWorkers run at once for one kit; more wait.
-const maxWorkers = 8
+// Bounds of one run.
+const (
+	maxWorkers  = 8  // at once; more wait
+	maxLooks    = 4  // inspections of storage at once; more wait
+	maxWatches  = 64 // of storage; more are refused
+	watchAtMost = 20 * time.Millisecond
+)
 
 // Calls that stand for something that runs.
 const (
@@ -26,7 +31,8 @@ const (
 // ports serve what the kit of one run asks for (kit §8).
 type ports struct {
 	*run
-	slots chan struct{}
+	slots chan struct{} // of workers
+	looks chan struct{} // of inspections
 
 	mu          sync.Mutex
 	grants      map[string]*grant
@@ -37,7 +43,7 @@ type ports struct {
 }
 
 func newPorts(r *run) *ports {
-	return &ports{run: r, slots: make(chan struct{}, maxWorkers), grants: map[string]*grant{}, watches: map[string]context.CancelFunc{}}
+	return &ports{run: r, slots: make(chan struct{}, maxWorkers), looks: make(chan struct{}, maxLooks), grants: map[string]*grant{}, watches: map[string]context.CancelFunc{}}
 }
 
 // Call serves one call.
@@ -233,6 +239,12 @@ func (p *ports) storage(ctx context.Context, params json.RawMessage, look look) 
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case p.looks <- struct{}{}:
+		defer func() { <-p.looks }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	return look(ctx, roots, bounds)
 }
 
@@ -253,16 +265,25 @@ func (p *ports) watch(_ context.Context, peer *nodehost.Peer, params json.RawMes
 	ctx, stop := context.WithCancel(p.ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, twice := p.watches[in.ID]; twice || in.ID == "" {
+	_, twice := p.watches[in.ID]
+	switch {
+	case twice || in.ID == "":
 		stop()
 		return nil, fault.New(fault.OptionInvalid, "storage.watch: its id is another watch's")
+	case len(p.watches) == maxWatches:
+		stop()
+		return nil, fault.New(fault.OptionInvalid, "storage.watch: more than %d watches at once", maxWatches)
+	}
+	every := time.Duration(in.IntervalMs * float64(time.Millisecond)) // not more than 0: the usual
+	if every > 0 {
+		every = max(every, watchAtMost)
 	}
 	p.watches[in.ID] = stop
 	p.wg.Go(func() {
 		defer stop()
 		var last storage.Observation
 		_ = storage.Watcher{
-			Roots: roots, Budget: bounds, Every: time.Duration(in.IntervalMs * float64(time.Millisecond)),
+			Roots: roots, Budget: bounds, Every: every,
 			Seen: func(o storage.Observation) { last = o },
 			Violated: func(reason string) {
 				last.Allowed, last.Reason = false, reason

@@ -277,6 +277,10 @@ func (in *install) swap(ctx context.Context, l *lock, reg *registry, present boo
 		}
 		return failed(id, errors.Join(err, back(p, present, aside, id), p.repos.Sync()))
 	}
+	placed = true
+	if err := p.local.Sync(); err != nil { // the registry names the new copy: it stays
+		return failed(id, fmt.Errorf("the new copy is registered, and may not outlive a power cut: %w", err))
+	}
 	crashpoint.At("kit.registered")
 	if present {
 		if e := p.repos.RemoveAll(always, aside); e != nil {

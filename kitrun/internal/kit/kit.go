@@ -27,6 +27,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"syscall"
 	"time"
 
 	"drawbridge/kitrun/internal/tree"
@@ -168,6 +169,12 @@ func walkDown(dest string, step func(*tree.Dir, string) (*tree.Dir, error)) (*pl
 }
 
 func unsafePath(err error) error {
-	return fault.New(fault.KitPath, "use the destination: %w", err).
-		WithHint("the destination and the directories kits/local/repositories in it must be real directories, no links")
+	f := fault.New(fault.KitPath, "use the destination: %w", err)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return f.WithHint("this user must be able to write there")
+	case tree.IsNotDirectory(err), errors.Is(err, syscall.ENOTDIR):
+		return f.WithHint("the destination and the directories kits/local/repositories in it must be real directories, no links")
+	}
+	return f
 }

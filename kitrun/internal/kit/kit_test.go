@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -187,6 +188,7 @@ func TestValidate(t *testing.T) {
 		{"flow is text", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":["flow.json"]}`, "$.flows[0]: must be an object"},
 		{"flow without id", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":[{"path":"flow.json"}]}`, ""},
 		{"flow twice", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":[{"id":"a","path":"flow.json"},{"id":"a","path":"d/flow.json"}]}`, "$.flows[1].id: duplicates"},
+		{"one flow in two spellings", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":[{"path":"flow.json"},{"path":".//./flow.json"}]}`, "$.flows[1].path: duplicates"},
 		{"flow not JSON", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":[{"id":"a","path":"lib/entry.mjs"}]}`, "$.flows[0].path: is not a JSON object"},
 		{"flow is a directory", `{"schema_version":"1.0","id":"sample","name":"Sample","flows":[{"id":"a","path":"lib"}]}`, "$.flows[0].path: points at a missing"},
 		{"backslash traversal", with(`"docs":[{"path":"a\\..\\..\\b"}]`), "$.docs[0].path: must not contain .."},
@@ -226,6 +228,39 @@ func TestValidate(t *testing.T) {
 	}
 	if _, err := kit.Validate(filepath.Join(t.TempDir(), "nowhere")); !fault.Is(err, fault.KitTree) {
 		t.Errorf("no directory: %v", err)
+	}
+}
+
+// However much is wrong, and however long it is, what is said of it is short.
+func TestValidate_Bounded(t *testing.T) {
+	var flows []string
+	for i := range 2000 {
+		flows = append(flows, fmt.Sprintf(`{"path":"%s%d"}`, strings.Repeat("\u202e", 300), i))
+	}
+	r, err := kit.Validate(sample(t, map[string]string{"kit.json": `{"schema_version":"1.0","id":"sample","name":"S","flows":[` + strings.Join(flows, ",") + `]}`}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.Errors); n != 101 || r.Errors[n-1] != "and more" {
+		t.Errorf("%d mistakes, the last one %q", n, r.Errors[n-1])
+	}
+	for _, e := range r.Errors {
+		if len(e) > 510 {
+			t.Fatalf("%d bytes: %s", len(e), e)
+		}
+	}
+}
+
+// A flow that nobody writes to keeps nobody waiting.
+func TestValidate_FIFO(t *testing.T) {
+	for _, name := range []string{"kit.json", "flow.json"} {
+		dir := sample(t, nil)
+		if err := errors.Join(os.Remove(filepath.Join(dir, name)), syscall.Mkfifo(filepath.Join(dir, name), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := kit.Validate(dir); err != nil || len(r.Errors) == 0 || !strings.Contains(r.Errors[0], "not a regular file") {
+			t.Errorf("%s: %q, %v", name, r.Errors, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"drawbridge/kitrun/internal/tree"
 	"drawbridge/shared/strictjson"
@@ -20,6 +21,12 @@ const Contract = "kontour.kit.execution_request@1.0"
 
 // assetLists are the optional lists of files in kit.json, in the order of checking.
 var assetLists = []string{"skills", "docs", "adapters", "evals", "assets", "provisions"}
+
+// Bounds of what is said about one kit.
+const (
+	maxDiagnostics = 100
+	maxDiagnostic  = 500 // bytes
+)
 
 var exportForm = regexp.MustCompile(`^[$A-Z_a-z][$0-9A-Z_a-z]*$`)
 
@@ -50,11 +57,26 @@ type Report struct {
 	Manifest Manifest
 	Errors   []string // each names the JSON path; none means that the kit is valid
 	Warnings []string
-	core     int // how many of Errors break the container itself
+	core     int // how many mistakes break the container itself
+	mistakes int // all of them
 }
 
+// fail adds a mistake. Of many the first ones are told; all are counted.
 func (r *Report) fail(format string, args ...any) {
-	r.Errors = append(r.Errors, fmt.Sprintf(format, args...))
+	switch r.mistakes++; {
+	case r.mistakes <= maxDiagnostics:
+		r.Errors = append(r.Errors, brief(fmt.Sprintf(format, args...)))
+	case r.mistakes == maxDiagnostics+1:
+		r.Errors = append(r.Errors, "and more")
+	}
+}
+
+// brief shortens a mistake that quotes what somebody else wrote.
+func brief(s string) string {
+	if len(s) <= maxDiagnostic {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxDiagnostic], "") + "…"
 }
 
 func (r *Report) warn(format string, args ...any) {
@@ -208,11 +230,11 @@ func checkFiles(root *os.Root, r *Report) {
 	}
 	c := checker{root: root, report: r}
 	c.paths, c.ids = map[string]bool{}, map[string]bool{}
-	before := len(r.Errors)
+	before := r.mistakes
 	for i, entry := range list {
 		c.flow(fmt.Sprintf("$.flows[%d]", i), entry)
 	}
-	r.core += len(r.Errors) - before
+	r.core += r.mistakes - before
 	for _, name := range assetLists {
 		list, ok := listOf(members, name, r)
 		if !ok {
@@ -248,11 +270,11 @@ func (c *checker) flow(at string, entry any) {
 	if !ok {
 		return
 	}
-	if c.paths[rel] {
+	if c.paths[path.Clean(rel)] { // however it is spelled
 		c.report.fail("%s.path: duplicates an earlier entry: %s", at, rel)
 		return
 	}
-	c.paths[rel] = true
+	c.paths[path.Clean(rel)] = true
 	data, err := readBelow(c.root, rel)
 	if err != nil {
 		c.report.fail("%s.path: points at a missing Flow Definition: %s: %s", at, rel, err)
@@ -317,20 +339,23 @@ func (c *checker) path(at string, object strictjson.Object) (string, bool) {
 
 // readBelow reads a regular file of bounded size below a kit's root.
 func readBelow(root *os.Root, name string) ([]byte, error) {
-	info, err := root.Stat(path.Clean(name))
+	f, err := root.OpenFile(path.Clean(name), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO has no other end
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, errors.New("is not there")
+	case errors.Is(err, syscall.ENXIO): // a socket
+		return nil, errors.New("is not a regular file")
+	case err != nil:
+		return nil, bare(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
 	case err != nil:
 		return nil, bare(err)
 	case !info.Mode().IsRegular():
 		return nil, errors.New("is not a regular file")
 	}
-	f, err := root.Open(path.Clean(name))
-	if err != nil {
-		return nil, bare(err)
-	}
-	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
 	switch {
 	case err != nil:

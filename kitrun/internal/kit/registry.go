@@ -151,7 +151,7 @@ func (r *registry) bytes() ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// write replaces the file. An answer without error means that it is durable.
+// write replaces the file; the caller makes it durable.
 func (r *registry) write(local *tree.Dir, temporary string) error {
 	info, err := local.Stat(registryName)
 	switch {

@@ -46,6 +46,9 @@ type source struct {
 
 // open finds the directory of a source, by cloning it if it is one for git.
 func (k *Keeper) open(ctx context.Context, o InstallOptions) (source, error) {
+	if o.Source == "" {
+		return source{}, fault.New(fault.Usage, "no source is given").WithHint("the source is the directory that holds kit.json, or a URL for git")
+	}
 	if !IsGit(o.Source) {
 		dir, err := filepath.Abs(o.Source)
 		if err != nil {

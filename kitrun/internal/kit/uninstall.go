@@ -86,6 +86,9 @@ func (k *Keeper) remove(ctx context.Context, l *lock, id string, out *Removed) e
 	if err := reg.write(p.local, k.temporary()); err != nil {
 		return notRemoved(id, errors.Join(err, back(p, present, aside, id)))
 	}
+	if err := p.local.Sync(); err != nil {
+		return notRemoved(id, err)
+	}
 	crashpoint.At("kit.unregistered")
 	if err := p.repos.RemoveAll(context.WithoutCancel(ctx), aside); err != nil {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("kit '%s' is uninstalled, and its copy could not be removed: %v", id, err))

@@ -38,6 +38,7 @@ const (
 	DefaultGrace = 5 * time.Second  // between the wish to cancel and SIGKILL
 	readyWithin  = 30 * time.Second // from the start to the first frame
 	drainFor     = 500 * time.Millisecond
+	maxCalls     = 1024 // of a kit, without a reply yet
 )
 
 // ipcVariable names the descriptor of the socket in the child's environment.

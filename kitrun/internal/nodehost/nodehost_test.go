@@ -157,6 +157,7 @@ func TestRun_Protocol(t *testing.T) {
 		{"twice", fault.KitProtocol, "terminal envelope is invalid or duplicated"},
 		{"result and error", fault.KitProtocol, "terminal envelope is invalid or duplicated"},
 		{"foreign", fault.KitProtocol, "terminal envelope is invalid or duplicated"},
+		{"many calls", fault.KitProtocol, "more than 1024 calls open at once"},
 		{"same call", fault.KitProtocol, "the id of another one"},
 		{"closed", fault.KitNoResult, "ended without a result: exit status 0"},
 		{"no result", fault.KitNoResult, "ended without a result: exit status 3"},

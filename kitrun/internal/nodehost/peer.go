@@ -133,6 +133,9 @@ func (p *Peer) hear(f frame) error {
 		if _, twice := p.open[f.ID]; twice || f.ID <= 0 {
 			return fault.New(fault.KitProtocol, "the kit made a call with the id of another one")
 		}
+		if len(p.open) == maxCalls {
+			return fault.New(fault.KitProtocol, "the kit has more than %d calls open at once", maxCalls)
+		}
 		ctx, cancel := context.WithCancel(p.ctx)
 		p.open[f.ID] = openCall{f.Method, cancel}
 		p.wg.Go(func() {

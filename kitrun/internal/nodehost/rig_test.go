@@ -176,6 +176,11 @@ func standInFor(word string) int {
 	case "foreign":
 		send(object{"kind": "result", "deliveryId": "delivery-2", "result": nil})
 		return hang()
+	case "many calls":
+		for id := range 1025 {
+			send(object{"kind": "call", "id": id + 1, "method": "wait"})
+		}
+		return hang()
 	case "same call":
 		send(object{"kind": "call", "id": 1, "method": "wait"})
 		send(object{"kind": "call", "id": 1, "method": "wait"})

@@ -4,6 +4,7 @@ package paths
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,11 +28,20 @@ func Real(path string) (real string, missing bool, err error) {
 		case err == nil:
 			return filepath.Join(real, rest), rest != "", nil
 		case !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at):
-			return "", false, err
+			return "", false, fmt.Errorf("resolve %s: %w", at, bare(err))
 		}
 		if _, err := os.Lstat(at); err == nil {
 			return "", false, errors.New(at + " is a link that leads nowhere")
 		}
 		rest = filepath.Join(filepath.Base(at), rest)
 	}
+}
+
+// bare takes the path out of an error that has one.
+func bare(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
 }

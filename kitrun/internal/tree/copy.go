@@ -2,7 +2,6 @@ package tree
 
 import (
 	"context"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,7 +89,7 @@ func copyFile(dir int, f file, sync bool) error {
 		return pathError("make", quote(f.rel), err)
 	}
 	buf := buffers.Get().(*[]byte)
-	err = pour(descriptor(to), f.fd, f.id.size, *buf, f.rel)
+	err = pour(named{descriptor(to), f.rel}, f.fd, f.id.size, *buf, f.rel)
 	buffers.Put(buf)
 	if err == nil {
 		err = finish(to, f.id, sync, f.rel)
@@ -113,6 +112,17 @@ func finish(fd int, id identity, sync bool, rel string) error {
 	return pathError("sync", quote(rel), err)
 }
 
+// named says in its errors which file of the copy they are of.
+type named struct {
+	descriptor
+	rel string
+}
+
+func (n named) Write(p []byte) (int, error) {
+	done, err := n.descriptor.Write(p)
+	return done, pathError("write", quote(n.rel), err)
+}
+
 // descriptor writes to an open file.
 type descriptor int
 
@@ -120,7 +130,7 @@ func (d descriptor) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		n, err := retry(func() (int, error) { return unix.Write(int(d), p[done:]) })
 		if err != nil {
-			return done, fmt.Errorf("write: %w", err)
+			return done, err
 		}
 		done += n
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -107,6 +109,56 @@ func TestRemoveAll(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "kept")); err != nil {
 		t.Errorf("a link was followed: %v", err)
+	}
+}
+
+// Whoever is not root, and may not read a directory, removes it all the same.
+func TestRemoveAll_Unreadable(t *testing.T) {
+	const variable = "TREE_TEST_REMOVE"
+	if dir := os.Getenv(variable); dir != "" {
+		if err := open(t, dir).RemoveAll(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	base := t.TempDir()
+	write(t, base, map[string]string{"a/b/c": "1", "a/d/e": "2"})
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRemoveAll_Unreadable$")
+	cmd.Env = append(os.Environ(), variable+"="+base)
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		err := filepath.WalkDir(base, func(path string, _ os.DirEntry, _ error) error { return os.Chown(path, nobody, nobody) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := base; at != "/"; at = filepath.Dir(at) {
+			if info, err := os.Stat(at); err != nil || info.Mode()&0o001 == 0 {
+				if err := os.Chmod(at, info.Mode().Perm()|0o711); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		program := filepath.Join(base, "test") // where everybody may run it
+		data, err := os.ReadFile(os.Args[0])
+		if err == nil {
+			err = os.WriteFile(program, data, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Path, cmd.Dir = program, base
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	for _, path := range []string{"a/b", "a/d", "a"} {
+		if err := os.Chmod(filepath.Join(base, path), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Lstat(filepath.Join(base, "a")); err == nil {
+		t.Error("it is still there")
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
 // Replace puts a file called name with this content into d, or the old one stays:
-// it is written under the name temporary, made durable, and renamed.
+// it is written under the name temporary, made durable, and renamed. That it has its
+// new name is durable after Sync.
 func (d *Dir) Replace(name, temporary string, data []byte) error {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := retry(func() (int, error) { return unix.Openat(d.fd, temporary, flags, 0o666) })
@@ -30,7 +32,7 @@ func (d *Dir) Replace(name, temporary string, data []byte) error {
 		_ = unix.Unlinkat(d.fd, temporary, 0)
 		return pathError("write", d.join(name), err)
 	}
-	return d.Sync()
+	return nil
 }
 
 // Unlink removes what is no directory; what is not there is no error.
@@ -89,7 +91,7 @@ func removeAll(ctx context.Context, parent int, name, path string) error {
 func openToRemove(parent int, name string) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Openat(parent, name, directoryFlags, 0) })
 	if errors.Is(err, unix.EACCES) {
-		if err := unix.Fchmodat(parent, name, 0o700, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := openUp(parent, name); err != nil {
 			return -1, err
 		}
 		fd, err = retry(func() (int, error) { return unix.Openat(parent, name, directoryFlags, 0) })
@@ -101,6 +103,19 @@ func openToRemove(parent int, name string) (int, error) {
 		_ = unix.Fchmod(fd, 0o700) // if it may not, removing says why
 	}
 	return fd, nil
+}
+
+// openUp makes a directory readable that cannot be opened. It goes by a descriptor
+// that needs no permission: not every kernel changes a mode without following a link.
+func openUp(parent int, name string) error {
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(parent, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700)
 }
 
 func anyNames(fd int) ([]string, error) {
