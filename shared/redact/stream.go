@@ -151,6 +151,9 @@ func (s *Stream) pass(idle bool) {
 		if n == 0 {
 			break
 		}
+		if out == nil {
+			out = make([]byte, 0, len(s.buf))
+		}
 		out, _ = s.engine.take(out, s.buf[:n], true)
 		s.buf = s.buf[n:]
 		s.look = holdLine

@@ -256,13 +256,15 @@ func (g *ring) drop(n int64) error {
 // list is what a reader may read now.
 func (g *ring) list() []segment { return slices.Clone(g.segments) }
 
+// close ends the file that is written to. It is not made durable: what a crash of the
+// machine takes is the output of a daemon that died with it.
 func (g *ring) close() error {
 	if g.file == nil {
 		return nil
 	}
 	f := g.file
 	g.file = nil
-	return errors.Join(f.Sync(), f.Close())
+	return f.Close()
 }
 
 // segmentsOf lists the files of a log, oldest first.
