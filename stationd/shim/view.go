@@ -219,7 +219,7 @@ func hides(spec wire.Spec) ([]string, error) {
 		}
 	}
 	var all []string
-	for _, dir := range slices.Concat(hidden, homes, spec.Hide, []string{spec.Runtime}) {
+	for _, dir := range slices.Concat(hidden, homes, spec.Hide, []string{spec.Runtime}, closed(spec)) {
 		real, err := filepath.EvalSymlinks(dir)
 		if err != nil {
 			continue // not there
@@ -236,6 +236,34 @@ func hides(spec wire.Spec) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// closed are the directories above what the daemon sees that its user may not enter,
+// such as a service's private one: there the way is made anew.
+func closed(spec wire.Spec) (out []string) {
+	u := spec.RunAs
+	if u == nil {
+		return nil
+	}
+	for _, shown := range []string{spec.Workspace, spec.Home, spec.Temp} {
+		for dir := filepath.Dir(shown); dir != "/"; dir = filepath.Dir(dir) {
+			var st unix.Stat_t
+			if err := unix.Stat(dir, &st); err != nil {
+				continue // found out when it is taken
+			}
+			enter := uint32(unix.S_IXOTH)
+			switch {
+			case int(st.Uid) == u.UID:
+				enter = unix.S_IXUSR
+			case int(st.Gid) == u.GID:
+				enter = unix.S_IXGRP
+			}
+			if st.Mode&enter == 0 {
+				out = append(out, dir)
+			}
+		}
+	}
+	return out
 }
 
 // within reports whether path is dir or lies in it.

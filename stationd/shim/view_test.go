@@ -1,10 +1,14 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"drawbridge/stationd/internal/wire"
 )
@@ -47,6 +51,35 @@ func TestHides(t *testing.T) {
 		spec.Hide = []string{bad}
 		if got, err := hides(spec); err == nil {
 			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
+
+func TestClosed(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, mode := range map[string]os.FileMode{"private": 0o700, "private/in": 0o755, "group": 0o710, "open": 0o711} {
+		if err := os.MkdirAll(at(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(at(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := wire.Spec{Workspace: at("private/in/work"), Home: at("group/home"), Temp: at("open/temp")}
+	for name, tc := range map[string]struct {
+		user *wire.User
+		want []string
+	}{
+		"nobody else":  {nil, nil},
+		"a stranger":   {&wire.User{UID: 54321, GID: 54321}, []string{at("private"), at("group")}},
+		"of the group": {&wire.User{UID: 54321, GID: os.Getgid()}, []string{at("private")}},
+		"the owner":    {&wire.User{UID: os.Getuid(), GID: 54321}, nil},
+	} {
+		spec.RunAs = tc.user
+		got := slices.DeleteFunc(closed(spec), func(d string) bool { return !strings.HasPrefix(d, dir+"/") })
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }
