@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -221,6 +222,7 @@ type child struct {
 
 	mu   sync.Mutex
 	said []string // on the notification socket, in order
+	when []int64  // Unix milliseconds
 }
 
 // serve starts a stationd and waits until it is ready.
@@ -293,7 +295,7 @@ func (d *child) hear() {
 			return
 		}
 		d.mu.Lock()
-		d.said = append(d.said, strings.TrimSpace(string(buf[:n])))
+		d.said, d.when = append(d.said, strings.TrimSpace(string(buf[:n]))), append(d.when, time.Now().UnixMilli())
 		d.mu.Unlock()
 	}
 }
@@ -303,6 +305,14 @@ func (d *child) heard() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]string(nil), d.said...)
+}
+
+// at is when something was said first.
+func (d *child) at(text string) int64 {
+	d.told(text)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.when[slices.Index(d.said, text)]
 }
 
 // count is how often something was said.
