@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -193,34 +194,30 @@ func (s samples) median() float64 {
 }
 
 // alternate runs ours and base in turn, n times each after warm rounds that do
-// not count, and gives how long each took, in milliseconds. Which goes first
-// changes with every round.
+// not count, and gives how long each took, in milliseconds.
 func alternate(n, warm int, ours, base func() error) (o, b samples, err error) {
-	timed := func(f func() error, into *samples) error {
-		begin := time.Now()
-		if err := f(); err != nil {
-			return err
-		}
-		*into = append(*into, milliseconds(time.Since(begin)))
-		return nil
+	took, err := inTurn(n, warm, ours, base)
+	if err != nil {
+		return nil, nil, err
 	}
-	for i := -warm; i < n; i++ {
-		var a, c samples
-		first, second, fi, se := ours, base, &a, &c
-		if i%2 != 0 {
-			first, second, fi, se = base, ours, &c, &a
-		}
-		if err := timed(first, fi); err != nil {
-			return nil, nil, err
-		}
-		if err := timed(second, se); err != nil {
-			return nil, nil, err
-		}
-		if i >= 0 {
-			o, b = append(o, a...), append(b, c...)
+	return took[0], took[1], nil
+}
+
+// inTurn is alternate for any number; each round has an order of its own.
+func inTurn(n, warm int, all ...func() error) ([]samples, error) {
+	took := make([]samples, len(all))
+	for i := range warm + n {
+		for _, at := range rand.Perm(len(all)) {
+			begin := time.Now()
+			if err := all[at](); err != nil {
+				return nil, err
+			}
+			if i >= warm {
+				took[at] = append(took[at], milliseconds(time.Since(begin)))
+			}
 		}
 	}
-	return o, b, nil
+	return took, nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -5,53 +5,64 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 )
 
 // runProxy is the standard library's reverse proxy to base, until stdin ends. It passes
-// on every piece at once, as the broker does.
-func runProxy(base string) error {
+// on every piece at once, as the broker does. With the path of a database it makes a row
+// durable before it passes a request on: that, and nothing else, the broker cannot do
+// without.
+func runProxy(base, database string) error {
 	to, err := url.Parse(base)
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
+	spend := func() error { return nil }
+	if database != "" {
+		db, err := openRaw(database)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		if _, err := db.Exec("CREATE TABLE spent (id INTEGER PRIMARY KEY, evidence TEXT NOT NULL)"); err != nil {
+			return err
+		}
+		insert, err := db.Prepare("INSERT INTO spent(evidence) VALUES (?1)")
+		if err != nil {
+			return err
+		}
+		evidence := strings.Repeat("x", spentBytes)
+		spend = func() error { _, err := insert.Exec(evidence); return err }
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1,
 		Transport:     &http.Transport{DisableCompression: true},
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = l.Close()
-	}()
-	if _, err := fmt.Fprintf(os.Stdout, "http://%s\n", l.Addr()); err != nil {
-		return err
-	}
 	// The body is read first, as the broker must: the transport looks behind the end of a
 	// body that it has sent, and takes one that the server closed meanwhile, because the
 	// answer had begun, for a failure.
-	whole := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return servePeer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
 		}
+		if err := spend(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		proxy.ServeHTTP(w, r)
-	})
-	_ = http.Serve(l, whole) // ends with its listener
-	return nil
+	}))
 }
+
+// spentBytes is about what the broker writes of a request before it sends it.
+const spentBytes = 900
 
 // A tick is an event that holds the time at which it was sent.
 type tick struct {

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 
@@ -11,10 +12,11 @@ import (
 
 // Roles that the measuring executable plays in processes of their own.
 const (
-	roleEcho  = "echo"      // a bare MCP server
-	roleStore = "store"     // claims and settles through package store
-	roleRaw   = "raw-store" // the same rows, SQLite alone
-	roleProxy = "proxy"     // the standard library's reverse proxy
+	roleEcho     = "echo"      // a bare MCP server
+	roleStore    = "store"     // claims and settles through package store
+	roleRaw      = "raw-store" // the same rows, SQLite alone
+	roleProxy    = "proxy"     // the standard library's reverse proxy
+	roleProvider = "provider"  // a scripted provider of models
 )
 
 // Role runs one role; args are what follows the word "role" on the command line.
@@ -28,7 +30,11 @@ func Role(args []string) int {
 	case len(args) == 4 && args[0] == roleRaw:
 		err = runClaims(args[1], args[2], args[3], rawClaims)
 	case len(args) == 2 && args[0] == roleProxy:
-		err = runProxy(args[1])
+		err = runProxy(args[1], "")
+	case len(args) == 3 && args[0] == roleProxy:
+		err = runProxy(args[1], args[2])
+	case len(args) == 1 && args[0] == roleProvider:
+		err = servePeer(http.HandlerFunc(provide))
 	default:
 		err = fmt.Errorf("no role %q", args)
 	}
