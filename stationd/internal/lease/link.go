@@ -45,10 +45,13 @@ type link struct {
 	line *line // of whoever has the turn
 
 	every, within time.Duration // aliveEvery and aliveTime
+
+	mu    sync.Mutex
+	fresh chan struct{} // closed with the next connection
 }
 
 func newLink(r Remote, shim string) *link {
-	l := &link{remote: r, shim: shim, turn: make(chan struct{}, 1), every: aliveEvery, within: aliveTime}
+	l := &link{remote: r, shim: shim, turn: make(chan struct{}, 1), every: aliveEvery, within: aliveTime, fresh: make(chan struct{})}
 	l.ended, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -85,6 +88,10 @@ func (l *link) get(ctx context.Context) (*line, error) {
 		return nil, err
 	}
 	l.line = line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.fresh)
+	l.fresh = make(chan struct{})
 	return line, nil
 }
 
@@ -207,17 +214,21 @@ func (l *link) close() {
 	l.work.Wait()
 }
 
-// pause waits before the n-th try, the first of which is at once.
-func pause(ctx context.Context, n int) error {
+// pause waits before the n-th try, the first of which is at once, or until somebody
+// else has made a connection.
+func (l *link) pause(ctx context.Context, n int) error {
 	if n == 0 {
 		return ctx.Err()
 	}
+	l.mu.Lock()
+	fresh := l.fresh
+	l.mu.Unlock()
 	t := time.NewTimer(min(redialLeast<<min(n-1, 10), redialMost))
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
+	case <-fresh:
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return ctx.Err()
 }

@@ -55,7 +55,7 @@ func (l *farListener) run(far net.Listener) {
 			tries = 0
 			l.accept(far)
 		}
-		if pause(l.ended, tries) != nil {
+		if l.machine.provider.link.pause(l.ended, tries) != nil {
 			return
 		}
 		tries++

@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
@@ -146,8 +147,13 @@ func (m *sshMachine) Ended(ctx context.Context) (wire.End, bool, error) {
 }
 
 func (m *sshMachine) Alive(ctx context.Context, inc process.Incarnation) (bool, error) {
+	return m.alive(ctx, inc, 0)
+}
+
+// alive waits there, as long as the process lives.
+func (m *sshMachine) alive(ctx context.Context, inc process.Incarnation, wait time.Duration) (bool, error) {
 	q := m.request(place.OpAlive)
-	q.Incarnation = &inc
+	q.Incarnation, q.WaitMS = &inc, wait.Milliseconds()
 	a, err := m.do(ctx, q)
 	return a.Alive, err
 }

@@ -106,20 +106,23 @@ func (s *sshShim) redial(ctx context.Context) (net.Conn, error) {
 		tries = 1
 	}
 	for ; ; tries++ {
-		if err := pause(ctx, tries); err != nil {
+		if err := s.machine.provider.link.pause(ctx, tries); err != nil {
 			return nil, err
 		}
-		alive, err := s.machine.Alive(ctx, s.inc)
-		if err == nil && !alive {
-			s.over()
-			return nil, errors.New("the shim has ended")
-		}
-		if err == nil {
+		alive, err := s.machine.alive(ctx, s.inc, 0)
+		if err == nil && alive {
 			var conn net.Conn
 			if conn, err = s.machine.dial(ctx, wire.Control); err == nil {
 				s.dialed = time.Now()
 				return conn, nil
 			}
+			if s.machine.provider.link.ended.Err() == nil { // it may be ending just now
+				alive, err = s.machine.alive(ctx, s.inc, redialLeast)
+			}
+		}
+		if err == nil && !alive {
+			s.over()
+			return nil, errors.New("the shim has ended")
 		}
 		if errors.Is(err, net.ErrClosed) && s.machine.provider.link.ended.Err() != nil {
 			return nil, err

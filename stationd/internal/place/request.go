@@ -50,6 +50,7 @@ type Request struct {
 	MaxBytes    int64                `json:"max_bytes,omitempty"`   // artifacts
 	SHA256      string               `json:"sha256,omitempty"`      // put, unpack: what has to arrive
 	Incarnation *process.Incarnation `json:"incarnation,omitempty"` // alive, kill
+	WaitMS      int64                `json:"wait_ms,omitempty"`     // alive: for its end
 	Spec        *wire.Spec           `json:"spec,omitempty"`        // start
 	LeftMS      int64                `json:"left_ms,omitempty"`     // start: until the deadline
 	AllowRoot   bool                 `json:"allow_root,omitempty"`  // start

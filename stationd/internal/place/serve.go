@@ -30,6 +30,7 @@ const (
 	maxHarness  = 512 << 20
 	maxNonce    = 256
 	maxRequests = 32 // at once
+	maxWait     = 10 * time.Second
 )
 
 // Serve does what requests ask, until there are no more, and answers each when it is
@@ -122,6 +123,11 @@ func (q Request) serve(ctx context.Context, in io.Reader) (a Answer, err error) 
 			a.End = &end
 		}
 	case OpAlive:
+		if wait := min(time.Duration(q.WaitMS)*time.Millisecond, maxWait); wait > 0 {
+			ctx, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			_ = process.Wait(ctx, Here(*q.Incarnation)) // what came of it is asked anyway
+		}
 		a.Alive, err = Alive(*q.Incarnation)
 	case OpKill:
 		var c supervise.Cleanup

@@ -34,7 +34,8 @@ type Client struct {
 	conn    net.Conn // the current one
 	last    int64
 	waiting map[int64]chan wire.Message
-	err     error // why there is no connection
+	err     error         // why there is no connection
+	back    chan struct{} // while it is cut: closed when that is over, or final
 }
 
 // Connect says hello with the nonce and takes over the shim: an older connection
@@ -43,10 +44,11 @@ func Connect(ctx context.Context, conn net.Conn, nonce string) (*Client, error) 
 	return connect(ctx, conn, nonce, nil)
 }
 
-// Reconnect is Connect for a way that may be cut. While it is, requests fail with
-// fault.ShimLost; redial is asked for the next connection, and waits and tries as
-// long as that makes sense. Its error, Close, and a shim that does not know the
-// nonce are the end. What the shim tells once more is not an event again.
+// Reconnect is Connect for a way that may be cut. redial is then asked for the next
+// connection, and waits and tries as long as that makes sense. Its error, Close, and
+// a shim that does not know the nonce are the end. What was asked before the cut
+// fails with fault.ShimLost, and so does what is asked while it lasts, if its context
+// ends first. What the shim tells once more is not an event again.
 func Reconnect(ctx context.Context, conn net.Conn, nonce string, redial func(context.Context) (net.Conn, error)) (*Client, error) {
 	return connect(ctx, conn, nonce, redial)
 }
@@ -176,6 +178,14 @@ func (c *Client) Ack(stream string, seq int64) error {
 func (c *Client) ask(ctx context.Context, q wire.Request) (wire.Message, error) {
 	answer := make(chan wire.Message, 1)
 	c.mu.Lock()
+	if back := c.back; back != nil {
+		c.mu.Unlock()
+		select {
+		case <-back:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+	}
 	if c.err != nil {
 		defer c.mu.Unlock()
 		return wire.Message{}, lost(q.Op, c.err)
@@ -221,7 +231,7 @@ func (c *Client) send(q wire.Request) error {
 func (c *Client) receive(r *wire.Reader) {
 	defer close(c.events)
 	for r != nil {
-		c.cut(c.sort(r))
+		c.cut(c.sort(r), c.redial != nil)
 		if c.redial == nil {
 			return
 		}
@@ -231,10 +241,16 @@ func (c *Client) receive(r *wire.Reader) {
 
 // again gives the next connection, nil when there is none.
 func (c *Client) again() *wire.Reader {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		close(c.back)
+		c.back = nil
+	}()
 	for c.ended.Err() == nil {
 		conn, err := c.redial(c.ended)
 		if err != nil {
-			c.cut(err)
+			c.cut(err, true)
 			return nil
 		}
 		r, err := c.hello(c.ended, conn)
@@ -248,7 +264,7 @@ func (c *Client) again() *wire.Reader {
 			return r
 		}
 		if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeNonce {
-			c.cut(err)
+			c.cut(err, true)
 			return nil
 		}
 	}
@@ -282,12 +298,15 @@ func (c *Client) sort(r *wire.Reader) error {
 	}
 }
 
-// cut ends all that wait for an answer.
-func (c *Client) cut(err error) {
+// cut ends all that wait for an answer. more says that a connection may follow.
+func (c *Client) cut(err error, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = c.conn.Close()
 	c.err = err
+	if more && c.back == nil {
+		c.back = make(chan struct{})
+	}
 	for id, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, id)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/testkit"
@@ -65,11 +66,18 @@ func TestReconnect(t *testing.T) {
 	testkit.Eventually(t, patience, func() bool { return told.of(wire.Stdout) == "before\n" })
 	_ = first.Close()
 	testkit.Eventually(t, patience, func() bool { return dials.Load() == 1 })
-	if err := c.Ping(t.Context()); !fault.Is(err, fault.ShimLost) {
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.Ping(short); !fault.Is(err, fault.ShimLost) {
 		t.Errorf("while it is cut: %v", err)
 	}
+	patient := make(chan error, 1)
+	go func() { patient <- c.Ping(t.Context()) }()
 	w.file("go")
 	next <- struct{}{}
+	if err := <-patient; err != nil {
+		t.Errorf("who waits for the end of the cut: %v", err)
+	}
 	testkit.Eventually(t, patience, func() bool { e := told.exited(); return e != nil && *e.Code == 3 })
 	testkit.Eventually(t, patience, func() bool { return told.of(wire.Stdout) == "before\nafter\n" }, told.of(wire.Stdout))
 	if err := c.Ping(t.Context()); err != nil {
