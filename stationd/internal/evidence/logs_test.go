@@ -125,7 +125,10 @@ func TestLogs(t *testing.T) {
 // disk never holds more than the bound: looked at after every write.
 func TestLogs_Bound(t *testing.T) {
 	total := int64(64 << 20)
-	if os.Getenv("DRAWBRIDGE_LONG") != "" {
+	switch {
+	case testing.Short():
+		total = 16 << 20
+	case os.Getenv("DRAWBRIDGE_LONG") != "":
 		total = 1 << 30
 	}
 	dir := t.TempDir()
