@@ -205,6 +205,44 @@ func TestText(t *testing.T) {
 	}
 }
 
+// Proves station 17.D1: every name of a secret, however it is written, in text, JSON,
+// JSON inside JSON, headers, settings, flags and URLs; the name stays.
+func TestText_EveryName(t *testing.T) {
+	r := redact.New(redact.Options{})
+	const value = "hunter2x9"
+	for _, words := range []string{
+		"token", "secret", "password", "passwd", "api key", "auth key", "access key", "private key", "credential", "credentials", "authorization", "cookie",
+		"set cookie", "signature", "session key", "client secret", "refresh token", "id token", "proxy authorization", "x amz security token",
+	} {
+		title := ""
+		for word := range strings.FieldsSeq(words) {
+			title += strings.ToUpper(word[:1]) + word[1:]
+		}
+		for _, name := range []string{
+			strings.ReplaceAll(words, " ", ""), strings.ReplaceAll(words, " ", "_"), strings.ReplaceAll(words, " ", "-"), title,
+			strings.ToUpper(strings.ReplaceAll(words, " ", "_")), "my_" + strings.ReplaceAll(words, " ", "_"),
+		} {
+			one, _ := json.Marshal(map[string]string{name: value})
+			two, _ := json.Marshal(map[string]string{"body": string(one)})
+			three, _ := json.Marshal(map[string]string{"body": string(two)})
+			for _, text := range []string{
+				string(one), string(two), string(three), name + ": " + value, name + "=" + value + " x", "run --" + name + " " + value + " x", "run --" + name + "=" + value,
+				"https://h.test/x?a=1&" + name + "=" + value + "&b=2", "{'" + name + "': '" + value + "'}",
+			} {
+				if got := r.Text(text); strings.Contains(got, value) || !strings.Contains(got, name) {
+					t.Errorf("Text(%q) = %q", text, got)
+				}
+				if json.Valid([]byte(text)) {
+					got, err := r.JSON([]byte(text))
+					if err != nil || strings.Contains(string(got), value) || !strings.Contains(string(got), name) || !json.Valid(got) {
+						t.Errorf("JSON(%s) = %s, %v", text, got, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 // Proves station 17.D2: every input cut at every byte, into two pieces and into
 // single bytes, gives the same as whole.
 func TestStream_CutAnywhere(t *testing.T) {
