@@ -49,7 +49,7 @@ func TestSystemd_Units(t *testing.T) {
 		StationID string
 		Bridge    struct{ URL string }
 	}
-	s.ask(&st, "start", "-f", "/work/spec.json", "-wait")
+	s.ask(&st, "start", "-f", "/opt/spec.json", "-wait")
 	if !strings.HasPrefix(st.Bridge.URL, "http://127.0.0.1:7117/") {
 		t.Errorf("the bridge is at %s", st.Bridge.URL)
 	}
@@ -106,7 +106,7 @@ func boot(t *testing.T) *machine {
 	copyProgram(t, testkit.BuildProgram(t, "stationd/internal/testharness", "netgo", "osusergo"), harness)
 	spec, err := json.Marshal(map[string]any{
 		"name": "unit", "profile": "agent", "command": map[string]any{"argv": []string{"testharness", "-port", "{port}", "-children", "setsid,fork", "-deaf"}},
-		"harness":   map[string]any{"name": "testharness", "artifact": map[string]any{"path": "/work/testharness", "sha256": digest(t, harness)}},
+		"harness":   map[string]any{"name": "testharness", "artifact": map[string]any{"path": "/opt/testharness", "sha256": digest(t, harness)}},
 		"readiness": map[string]any{"http_path": "/health"}, "bridge": map[string]any{}, "graceMs": 1000, "ttl": "10m",
 		"run_as": map[string]any{"uid": stationrig.Nobody, "gid": stationrig.Nobody},
 	})
@@ -127,7 +127,7 @@ func (m *machine) at(parts ...string) string {
 // units copies the project's, and says in a drop-in where the programs are here.
 func (m *machine) units() {
 	m.Helper()
-	const dropIn = "[Service]\nExecStart=\nExecStart=/work/stationd serve -log-format text\nStandardOutput=append:/work/log\nStandardError=append:/work/log\n"
+	const dropIn = "[Service]\nExecStart=\nExecStart=/opt/stationd serve -log-format text\nStandardOutput=append:/opt/log\nStandardError=append:/opt/log\n"
 	for _, dir := range []string{"work", "units", "units/stationd.service.d"} {
 		if err := os.Mkdir(m.at(dir), 0o755); err != nil {
 			m.Fatal(err)
@@ -181,7 +181,7 @@ func (m *machine) inside(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(m.Context(), callWait)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(m.pid), "--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net"}, args...)...)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "STATIOND_RUNTIME_DIR=/run/drawbridge"}
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "STATIOND_RUNTIME_DIR=/run/drawbridge"}
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {
@@ -200,7 +200,7 @@ func (m *machine) run(args ...string) string {
 }
 
 func (m *machine) stationd(args ...string) string {
-	return m.run(append([]string{"/work/stationd"}, args...)...)
+	return m.run(append([]string{"/opt/stationd"}, args...)...)
 }
 
 func (m *machine) ask(v any, args ...string) {

@@ -34,6 +34,15 @@ func upTo(letter string, last int) []string {
 	return out
 }
 
+// groups gives the lines of several groups, each a letter and its last number.
+func groups(all string) (out []string) {
+	for _, g := range strings.Fields(all) {
+		last, _ := strconv.Atoi(g[1:])
+		out = append(out, upTo(g[:1], last)...)
+	}
+	return out
+}
+
 var chapters = []chapter{
 	{
 		"core", 19, upTo("", 63),
@@ -50,6 +59,7 @@ var chapters = []chapter{
 	{"broker", 18, upTo("", 34), nil},
 	{"worker", 17, upTo("", 35), nil},
 	{"kit", 17, upTo("", 44), nil},
+	{"station", 17, groups("M15 G3 L15 B6 K7 E13 T17 P13 H8 S8 X10 V11 D8 C7 Z7"), nil},
 }
 
 // A proof is one test that says it proves a line.

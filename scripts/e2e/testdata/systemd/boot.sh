@@ -1,7 +1,7 @@
 #!/bin/sh
 # boot.sh DIR: this machine's systemd as the first process of namespaces of its own,
 # on a root of its own in memory: /usr is this machine's, read-only, and DIR/work is
-# /work. Units are those of DIR/units; all that systemd would bring with it is masked.
+# /opt. Units are those of DIR/units; all that systemd would bring with it is masked.
 #
 # It sits in child groups of its own, in a cgroup namespace: without that it would move
 # every process of this machine. Whoever starts this removes the groups afterwards:
@@ -20,13 +20,13 @@ root=$dir/root
 mkdir -p "$root"
 mount -t tmpfs -o mode=755 tmpfs "$root"
 cd "$root"
-mkdir proc sys dev etc run tmp var usr root work old
+mkdir proc sys dev etc run tmp var usr root opt old
 for link in bin lib lib32 lib64 libx32 sbin; do
 	[ ! -L "/$link" ] || cp -P "/$link" .
 done
 mount --bind /usr usr
 mount -o remount,bind,ro usr
-mount --bind "$dir/work" work
+mount --bind "$dir/work" opt
 mount -t proc proc proc
 mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
