@@ -2,10 +2,10 @@
 // what it asks for over an inherited socket (kit §7, §9, §10).
 //
 // Each Run is one process: nothing is reused, so an update of a kit never meets
-// modules of the version before. The process loads three files of this package
-// before the kit: preload.mjs checks the version of Node (check.mjs) and maps the
-// four host modules of the kits' public package to the files beside it, child.mjs
-// calls the entry, rpc.mjs speaks the protocol. WriteSupport puts them on disk.
+// modules of the version before. The process loads files of this package before the
+// kit: preload.mjs checks the version of Node (check.mjs) and maps the four host
+// modules of the kits' public package to the files beside it, run.mjs calls the entry
+// for child.mjs, rpc.mjs speaks the protocol. WriteSupport puts them on disk.
 //
 // A run is over when the process has ended, not when it has spoken: what it said
 // counts only then. Whatever is left of its process group is killed. Calls that

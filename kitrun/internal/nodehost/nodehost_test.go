@@ -73,6 +73,28 @@ func TestRun_Imports(t *testing.T) {
 	})
 }
 
+// What a kit starts itself, a thread or a process with the same options, begins
+// without the socket and without an error.
+func TestRun_ThreadsAndChildren(t *testing.T) {
+	eachNode(t, func(t *testing.T, node string) {
+		got := result(t, run(t, t.Context(), entry(t, node, `
+			import { Worker } from 'node:worker_threads';
+			import { fork } from 'node:child_process';
+			import fs from 'node:fs';
+			export async function run() {
+				const thread = await new Promise((resolve, reject) => new Worker("require('node:worker_threads').parentPort.postMessage(1)", { eval: true })
+					.on('message', resolve).on('error', reject));
+				const file = import.meta.dirname ? import.meta.dirname + '/child.mjs' : new URL('child.mjs', import.meta.url).pathname;
+				fs.writeFileSync(file, 'process.send(2)');
+				const child = await new Promise((resolve, reject) => fork(file, { stdio: 'ignore' }).on('message', resolve).on('exit', (code) => reject(new Error('exit ' + code))));
+				return { thread, child };
+			}`)))
+		if got["thread"] != 1.0 || got["child"] != 2.0 {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
 // With the hooks left out the installed package counts.
 func TestRun_NoHooks(t *testing.T) {
 	dir := files(t, map[string]string{
