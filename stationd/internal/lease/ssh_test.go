@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"drawbridge/shared/fault"
+	"drawbridge/shared/process"
 	"drawbridge/shared/testkit"
 	"drawbridge/shared/testkit/nettest"
 	"drawbridge/stationd/internal/launch"
@@ -233,6 +235,7 @@ func TestSSH_Cut(t *testing.T) {
 	testkit.EventuallyNil(t, patience, wayOut)
 	testkit.Eventually(t, patience, func() bool { return strings.Contains(a.told.of(wire.Stdout), "said once\n") })
 	inc := a.shim.Incarnation()
+	detached(t, inc.PID)
 	began := time.Now()
 	h.line.cut()
 	testkit.Eventually(t, patience, func() bool {
@@ -278,6 +281,24 @@ func TestSSH_Cut(t *testing.T) {
 	<-a.shim.Done()
 	if end, ok, err := m.Ended(t.Context()); err != nil || !ok || end.Reason != "operator_stop" {
 		t.Errorf("%+v, %v, %v", end, ok, err)
+	}
+}
+
+// detached checks that a shim has nothing of the session that it came from: no
+// descriptor but /dev/null, no terminal, no session but its own.
+func detached(t *testing.T, pid int) {
+	t.Helper()
+	info := must[process.Info](t)(process.Stat(pid))
+	if info.Session != pid || info.TTY != 0 {
+		t.Errorf("%+v", info)
+	}
+	for fd := range 3 {
+		if to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd)); err != nil || to != os.DevNull {
+			t.Errorf("descriptor %d: %s, %v", fd, to, err)
+		}
+	}
+	if words, err := process.Cmdline(pid); err != nil || !slices.Equal(words, []string{"station-shim", "init"}) {
+		t.Errorf("arguments %q, %v", words, err)
 	}
 }
 
