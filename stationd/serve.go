@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -28,8 +29,10 @@ const (
 	// drainMargin is how much longer the group waits than the attempts: the gate
 	// and the control socket end after them.
 	drainMargin = 8 * time.Second
-	// standbyPoll is the time between two looks at whether this stationd acts.
-	standbyPoll = time.Second
+	// actingPoll is the time between two looks at whether this stationd acts.
+	actingPoll = 50 * time.Millisecond
+	// standbyAfter is how long a stationd that does not act yet may only have begun.
+	standbyAfter = time.Second
 )
 
 func serveCommand(stderr io.Writer) *service.Command {
@@ -112,10 +115,9 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	api := control.New(control.Options{
-		RuntimeDir: cfg.RuntimeDir, Store: db, Bell: bell, Manager: m,
-		GatePort: front.Port(), Redactor: redactor, Log: log.Logger,
-	})
+	api := control.Options{
+		RuntimeDir: cfg.RuntimeDir, Store: db, Bell: bell, Manager: m, GatePort: front.Port(), Redactor: redactor, Log: log.Logger,
+	}
 
 	g := service.Group{Log: log.Logger, Drain: cfg.Drain + drainMargin, Stopping: service.Stopping, Stacks: stderr}
 	if err := g.AddLifeline(); err != nil {
@@ -130,30 +132,68 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	return g.Run(ctx)
 }
 
-// answer serves the control socket once this stationd acts, and says that it is
-// ready. Until then, and while another one acts, it stands by.
-func answer(ctx context.Context, m *station.Manager, db *store.Store, api *control.Server) error {
-	tick := time.NewTicker(standbyPoll)
-	defer tick.Stop()
-	for acts := false; !acts; {
-		select {
-		case <-ctx.Done():
+// answer serves the control socket while this stationd acts, and says that it is
+// ready. Before that, and while another one acts, it stands by.
+func answer(ctx context.Context, m *station.Manager, db *store.Store, api control.Options) error {
+	for {
+		lease := acting(ctx, m)
+		if lease == nil {
 			return nil
-		case <-m.Recovered():
-			acts = true
-		case <-tick.C:
-			if m.Lease() == nil {
-				service.State("standby")
-			}
+		}
+		switch err := ensureSelf(ctx, db, lease); {
+		case fault.Is(err, fault.LeaseLost):
+			continue
+		case err != nil:
+			return err
+		}
+		term, end := context.WithCancel(ctx)
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			defer end()
+			pause(term, func() bool { return m.Lease() != lease })
+		})
+		err := control.New(api).Run(term, func() {
+			service.State("active")
+			service.Ready()
+		})
+		end()
+		watching.Wait()
+		if err != nil {
+			return err
 		}
 	}
-	if err := ensureSelf(ctx, db, m.Lease()); err != nil {
-		return err
-	}
-	return api.Run(ctx, func() {
-		service.State("active")
-		service.Ready()
+}
+
+// acting waits until this stationd acts, and has taken up what was left; nil when ctx
+// ends first.
+func acting(ctx context.Context, m *station.Manager) (lease *store.Lease) {
+	told, since := false, time.Now()
+	pause(ctx, func() bool {
+		select {
+		case <-m.Recovered():
+			lease = m.Lease()
+		default:
+		}
+		if m.Lease() == nil && !told && time.Since(since) > standbyAfter {
+			service.State("standby")
+			told = true
+		}
+		return lease != nil
 	})
+	return lease
+}
+
+// pause looks now and then, until over says so or ctx ends.
+func pause(ctx context.Context, over func() bool) {
+	tick := time.NewTicker(actingPoll)
+	defer tick.Stop()
+	for !over() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // ensureSelf gives the user that runs stationd a principal, at the first start.

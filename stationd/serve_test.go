@@ -265,6 +265,27 @@ func TestServe_Standby(t *testing.T) {
 	w.must("list")
 }
 
+// A stationd that stood still for longer than its lease lets the next one have the
+// control socket, stands by when it wakes up, and acts and answers again after that
+// one.
+func TestServe_StoodStill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.serve()
+	started := w.start()
+	second := w.launch(false, nil).told("STATUS=standby")
+	first.signal(syscall.SIGSTOP)
+	second.told("READY=1")
+	if st := w.status(started.StationID); st.Detail.AttemptState != "ready" {
+		t.Errorf("got %+v", st.Detail)
+	}
+	first.signal(syscall.SIGCONT).told("STATUS=standby")
+	w.must("list")
+	second.signal(syscall.SIGKILL).exits(-1)
+	testkit.Eventually(t, limit, func() bool { return first.count("STATUS=active") == 2 })
+	w.must("stop", started.StationID, "-wait")
+}
+
 // Two Stores need two runtime directories.
 func TestServe_TwoStores(t *testing.T) {
 	t.Parallel()

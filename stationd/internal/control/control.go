@@ -50,6 +50,8 @@ const (
 	keepAlive = 30 * time.Second
 	stopWait  = 5 * time.Second // for requests in flight when the server stops
 	probeWait = time.Second     // for whoever holds the socket already
+	leaveWait = 3 * time.Second // for one that has stopped acting to let it go
+	leavePoll = 50 * time.Millisecond
 	longPoll  = 25 * time.Second
 	slowPoll  = time.Second // behind the doorbell
 	heartbeat = 15 * time.Second

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,9 +29,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		if st.Mode().Type() != os.ModeSocket {
 			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: something else stands at %s", path)
 		}
-		probe, cancel := context.WithTimeout(ctx, probeWait)
-		defer cancel()
-		if NewClient(path).Answers(probe) {
+		if served(ctx, path) {
 			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: another stationd answers at %s", path).
 				WithHint("it serves another Store; give each its own -runtime-dir")
 		}
@@ -51,6 +50,23 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket %s: %w", path, err)
 	}
 	return out, nil
+}
+
+// served reports whether a stationd answers at path and goes on answering: one that
+// does not act any more leaves in a moment.
+func served(ctx context.Context, path string) bool {
+	for end := time.Now().Add(leaveWait); ; {
+		probe, cancel := context.WithTimeout(ctx, probeWait)
+		answers := NewClient(path).Answers(probe)
+		cancel()
+		if !answers || ctx.Err() != nil || time.Now().After(end) {
+			return answers
+		}
+		select {
+		case <-time.After(leavePoll):
+		case <-ctx.Done():
+		}
+	}
 }
 
 func (l *listener) settle(born string) error {
