@@ -130,6 +130,17 @@ func (s *Stream) Close() error {
 	return s.err
 }
 
+// Drop ends the stream without what is held back: somebody else goes on at the last
+// mark.
+func (s *Stream) Drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed, s.buf = true, nil
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
 // flush is what the timer does.
 func (s *Stream) flush() {
 	s.mu.Lock()

@@ -142,11 +142,18 @@ func (l *Logs) Summary() (LogSummary, error) {
 
 // Close passes on what is held back and ends the log, and all that follow it. The
 // files stay.
-func (l *Logs) Close() error {
+func (l *Logs) Close() error { return l.end(func(s *stream) { _ = s.Stream.Close() }) }
+
+// Leave ends the log where it stands, for a later stationd that goes on with it. What is
+// held back is not written, for half a secret is none that is known; it was not taken,
+// so the shim has it still.
+func (l *Logs) Leave() error { return l.end(func(s *stream) { s.Stream.Drop() }) }
+
+func (l *Logs) end(how func(*stream)) error {
 	l.in.Lock()
 	defer l.in.Unlock()
 	for _, s := range l.streams {
-		_ = s.Stream.Close()
+		how(s)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

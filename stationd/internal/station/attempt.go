@@ -163,7 +163,7 @@ func (a *attempt) leave() {
 	a.looking.Wait()
 	a.watching.Wait()
 	if a.logs != nil {
-		_ = a.logs.Close()
+		_ = a.logs.Leave()
 	}
 	if a.machine != nil {
 		_ = a.machine.Close()
