@@ -91,13 +91,13 @@ type finding struct{ Name, Status, Detail, Hint string }
 // doctor runs it and gives the findings, and what the whole report says.
 func (w *checkupWorld) doctor(exit int, more ...string) (map[string]finding, string) {
 	w.Helper()
-	p := w.start("kitrun", append([]string{"doctor", "-json", "--store-dir", w.path("store"), "--runtime-dir", w.path("run"), "--network", w.network}, more...)).exits(exit)
+	p := w.start("kitrun", append([]string{"doctor", "-json", "--store-dir", w.path("store"), "--runtime-dir", w.path("run"), "--network", w.network}, more...)).Exits(exit)
 	var r struct {
 		OK     bool
 		Checks []finding
 	}
-	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil {
-		w.Fatalf("%v in %s", err, &p.stdout)
+	if err := json.Unmarshal(p.Stdout.Bytes(), &r); err != nil {
+		w.Fatalf("%v in %s", err, p.Stdout)
 	}
 	if r.OK != (exit == 0) {
 		w.Errorf("ok %v, exit %d", r.OK, exit)
@@ -106,7 +106,7 @@ func (w *checkupWorld) doctor(exit int, more ...string) (map[string]finding, str
 	for _, c := range r.Checks {
 		out[c.Name] = c
 	}
-	return out, p.stdout.String()
+	return out, p.Stdout.String()
 }
 
 // Where nothing is wrong doctor says so, and makes nothing.
@@ -127,8 +127,8 @@ func TestDoctor_Good(t *testing.T) {
 			t.Errorf("%s was made", name)
 		}
 	}
-	p := w.start("kitrun", []string{"doctor", "--store-dir", w.path("store"), "--runtime-dir", w.path("run")}).exits(0)
-	if got := p.stdout.String(); !strings.Contains(got, "engine          ok  host unix://") || strings.Count(got, "\n") < len(names) {
+	p := w.start("kitrun", []string{"doctor", "--store-dir", w.path("store"), "--runtime-dir", w.path("run")}).Exits(0)
+	if got := p.Stdout.String(); !strings.Contains(got, "engine          ok  host unix://") || strings.Count(got, "\n") < len(names) {
 		t.Errorf("the table:\n%s", got)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,8 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,14 +60,7 @@ func newWorld(t *testing.T) *world {
 // put gives a program a home of the world's: it looks for its siblings beside it.
 func (w *world) put(name string) {
 	w.Helper()
-	program := testkit.BuildProgram(w.T, name, "drawbridge_crashpoints")
-	data, err := os.ReadFile(program)
-	if err == nil && os.Link(program, w.path("bin/"+name)) != nil {
-		err = os.WriteFile(w.path("bin/"+name), data, 0o700)
-	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.PutProgram(w.T, testkit.BuildProgram(w.T, name, "drawbridge_crashpoints"), w.path("bin/"+name))
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
@@ -97,7 +87,7 @@ func (w *world) kit(text string) *world {
 
 func (w *world) install(source string) {
 	w.Helper()
-	w.start("kitrun", []string{"install", source, "--dest", w.path("work"), "--store-dir", w.path("store")}).exits(0)
+	w.start("kitrun", []string{"install", source, "--dest", w.path("work"), "--store-dir", w.path("store")}).Exits(0)
 }
 
 // args are those of run, and more.
@@ -113,77 +103,11 @@ func (w *world) args(more ...string) []string {
 	return append(args, more...)
 }
 
-// process is one process of the world's.
-type process struct {
-	w      *world
-	cmd    *exec.Cmd
-	stdout bytes.Buffer
-	stderr lockedBuffer
-	ended  chan struct{}
-}
-
-// lockedBuffer can be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (w *world) start(name string, args []string, env ...string) *process {
+func (w *world) start(name string, args []string, env ...string) *testkit.Process {
 	w.Helper()
-	p := &process{w: w, ended: make(chan struct{})}
-	p.cmd = exec.Command(w.path("bin/"+name), args...)
-	p.cmd.Env = append(append([]string(nil), w.env...), env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.WaitDelay = 5 * time.Second
-	if err := p.cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
-	w.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		if w.Failed() {
-			w.Logf("%.2000v\nstdout:\n%.2000s\nstderr:\n%.4000s", p.cmd.Args, p.stdout.String(), p.stderr.String())
-		}
-	})
-	return p
-}
-
-// exits waits for the end and demands the status; -1 is death by a signal.
-func (p *process) exits(want int) *process {
-	p.w.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		p.w.Fatalf("%v does not end", p.cmd.Args)
-	}
-	if got := p.cmd.ProcessState.ExitCode(); got != want {
-		p.w.Errorf("%.300v ended with %d, want %d", p.cmd.Args, got, want)
-	}
-	return p
-}
-
-func (p *process) signal(sig syscall.Signal) {
-	p.w.Helper()
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.w.Fatal(err)
-	}
+	cmd := exec.Command(w.path("bin/"+name), args...)
+	cmd.Env = append(append([]string(nil), w.env...), env...)
+	return testkit.Start(w.T, cmd)
 }
 
 // runs reads the rows of the Store.

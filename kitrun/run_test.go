@@ -55,13 +55,13 @@ func TestRun_HelloKit(t *testing.T) {
 	} {
 		w.request[member] = v
 	}
-	p := w.start("kitrun", w.args("--auth-file", w.path("auth.json"))).exits(0)
+	p := w.start("kitrun", w.args("--auth-file", w.path("auth.json"))).Exits(0)
 	var got struct {
 		Status, Final, Receipt string
 		Requests               int
 	}
-	if err := json.Unmarshal(p.stdout.Bytes(), &got); err != nil || got.Status != "completed" || got.Final != "done" || got.Requests != 1 {
-		t.Fatalf("%v in %s", err, &p.stdout)
+	if err := json.Unmarshal(p.Stdout.Bytes(), &got); err != nil || got.Status != "completed" || got.Final != "done" || got.Requests != 1 {
+		t.Fatalf("%v in %s", err, p.Stdout)
 	}
 	if data, err := os.ReadFile(w.path("workspace/hello.txt")); string(data) != "hi\n" {
 		t.Errorf("workspace: %q, %v", data, err)
@@ -83,8 +83,8 @@ func TestRun_HelloKit(t *testing.T) {
 	if grants, err := db.GrantsOfRun(t.Context(), run.InvocationID); err != nil || len(grants) != 1 || grants[0].State != store.GrantClosed || grants[0].OwnerID != run.OwnerID {
 		t.Errorf("grants %+v, %v", grants, err)
 	}
-	if strings.Contains(p.stdout.String()+p.stderr.String(), testCredential) || !strings.Contains(p.stderr.String(), " completed after ") {
-		t.Errorf("stderr %s", p.stderr.String())
+	if strings.Contains(p.Stdout.String()+p.Stderr.String(), testCredential) || !strings.Contains(p.Stderr.String(), " completed after ") {
+		t.Errorf("stderr %s", p.Stderr.String())
 	}
 }
 
@@ -146,7 +146,7 @@ func TestRun_Worker(t *testing.T) {
 	}
 	// A brokerd that goes on after the run.
 	broker := w.start("brokerd", []string{"serve", "-store-dir", w.path("store"), "-runtime-dir", w.path("run"), "-network", w.network})
-	p := w.start("kitrun", w.args("--auth-file", w.path("auth.json"))).exits(0)
+	p := w.start("kitrun", w.args("--auth-file", w.path("auth.json"))).Exits(0)
 	var got struct {
 		Status      string
 		Receipt     json.RawMessage
@@ -161,8 +161,8 @@ func TestRun_Worker(t *testing.T) {
 		Mode        string
 		UID         int
 	}
-	if err := json.Unmarshal(p.stdout.Bytes(), &got); err != nil {
-		t.Fatalf("%v in %s", err, &p.stdout)
+	if err := json.Unmarshal(p.Stdout.Bytes(), &got); err != nil {
+		t.Fatalf("%v in %s", err, p.Stdout)
 	}
 	run := w.runs()[0]
 	var receipt struct {
@@ -227,8 +227,8 @@ func TestRun_Worker(t *testing.T) {
 	if n := w.containers(run.OwnerID); n != 0 {
 		t.Errorf("%d containers", n)
 	}
-	broker.signal(15)
-	broker.exits(0)
+	broker.Signal(15)
+	broker.Exits(0)
 }
 
 // revoked proves that a capability opens nothing at a broker that still serves.

@@ -1,13 +1,11 @@
 package execution_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,85 +16,19 @@ import (
 	"drawbridge/shared/testkit"
 )
 
-// command is one kitrun run of a world's kit, as a process.
-type command struct {
-	w      *world
-	cmd    *exec.Cmd
-	stdout bytes.Buffer
-	stderr lockedBuffer
-	ended  chan struct{}
-}
-
-// lockedBuffer can be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // start runs the program with the world's options.
-func (w *world) start(env ...string) *command {
+func (w *world) start(env ...string) *testkit.Process {
 	w.Helper()
 	data, err := json.Marshal(w.request)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.write("request.json", string(data))
-	c := &command{w: w, ended: make(chan struct{})}
-	c.cmd = exec.Command(testkit.BuildProgram(w.T, "kitrun", "drawbridge_crashpoints"), "run", "--dest", w.opt.Dest, "--request="+w.opt.RequestFile,
+	cmd := exec.Command(testkit.BuildProgram(w.T, "kitrun", "drawbridge_crashpoints"), "run", "--dest", w.opt.Dest, "--request="+w.opt.RequestFile,
 		"--controller-root", w.opt.ControllerRoot, w.opt.KitID, "--store-dir", w.path("store"), "--runtime-dir", w.path("run"),
 		"--docker-host", w.host.DockerHost, "--env", "TEST_DIR", "--grace", "1m")
-	c.cmd.Env = append(append([]string{"HOME=" + w.dir}, w.host.Environ...), env...)
-	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.cmd.WaitDelay = 5 * time.Second
-	if err := c.cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
-	go func() {
-		_ = c.cmd.Wait()
-		close(c.ended)
-	}()
-	w.Cleanup(func() {
-		_ = c.cmd.Process.Kill()
-		<-c.ended
-		if w.Failed() {
-			w.Logf("stdout:\n%.2000s\nstderr:\n%.2000s", c.stdout.String(), c.stderr.String())
-		}
-	})
-	return c
-}
-
-// exits waits for the end and demands the status; -1 is death by a signal.
-func (c *command) exits(want int) *command {
-	c.w.Helper()
-	select {
-	case <-c.ended:
-	case <-time.After(patience):
-		c.w.Fatal("kitrun does not end")
-	}
-	if got := c.cmd.ProcessState.ExitCode(); got != want {
-		c.w.Errorf("kitrun ended with %d, want %d", got, want)
-	}
-	return c
-}
-
-func (c *command) signal(sig syscall.Signal) {
-	c.w.Helper()
-	if err := c.cmd.Process.Signal(sig); err != nil {
-		c.w.Fatal(err)
-	}
+	cmd.Env = append(append([]string{"HOME=" + w.dir}, w.host.Environ...), env...)
+	return testkit.Start(w.T, cmd)
 }
 
 func (w *world) appears(name string) {
@@ -132,9 +64,9 @@ func TestRun_Statuses(t *testing.T) {
 			if tc.give == nil {
 				delete(w.request, "give") // undefined
 			}
-			c := w.start().exits(tc.exit)
-			if got := c.stdout.String(); got != tc.want+"\n" || c.stderr.String() != "" {
-				t.Errorf("stdout %q, stderr %q, want %s", got, c.stderr.String(), tc.want)
+			c := w.start().Exits(tc.exit)
+			if got := c.Stdout.String(); got != tc.want+"\n" || c.Stderr.String() != "" {
+				t.Errorf("stdout %q, stderr %q, want %s", got, c.Stderr.String(), tc.want)
 			}
 		})
 	}
@@ -149,8 +81,8 @@ func TestRun_Large(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := `{"status":"completed",` + strings.ReplaceAll(string(text[1:]), `\u003c`, "<")
-		c := w.start().exits(0)
-		if got := c.stdout.String(); got != want+"\n" {
+		c := w.start().Exits(0)
+		if got := c.Stdout.String(); got != want+"\n" {
 			t.Errorf("%d bytes, want %d: %.100q", len(got), len(want)+1, got)
 		}
 		out, err := w.run()
@@ -160,17 +92,17 @@ func TestRun_Large(t *testing.T) {
 	})
 	t.Run("error", func(t *testing.T) {
 		w := newWorld(t, `export const run = () => { console.error('noise'); throw new Error('line\n'.repeat(400_000) + 'end'); };`)
-		c := w.start().exits(1)
-		if want := "kitrun: " + strings.Repeat("line\n", 400_000) + "end\n"; c.stderr.String() != want || c.stdout.Len() != 0 {
-			t.Errorf("stdout %d bytes, stderr %d, want %d", c.stdout.Len(), len(c.stderr.String()), len(want))
+		c := w.start().Exits(1)
+		if want := "kitrun: " + strings.Repeat("line\n", 400_000) + "end\n"; c.Stderr.String() != want || c.Stdout.Len() != 0 {
+			t.Errorf("stdout %d bytes, stderr %d, want %d", c.Stdout.Len(), len(c.Stderr.String()), len(want))
 		}
 	})
 	t.Run("no message", func(t *testing.T) {
 		w := newWorld(t, `export const run = () => { console.error('last words'); process.exit(7); };`)
-		c := w.start().exits(1)
-		if got := c.stderr.String(); c.stdout.Len() != 0 || !strings.HasPrefix(got, "kitrun: the kit's process ended without a result: exit status 7\n") ||
+		c := w.start().Exits(1)
+		if got := c.Stderr.String(); c.Stdout.Len() != 0 || !strings.HasPrefix(got, "kitrun: the kit's process ended without a result: exit status 7\n") ||
 			!strings.HasSuffix(got, "\nlast words\n") {
-			t.Errorf("stdout %q, stderr %q", c.stdout.String(), got)
+			t.Errorf("stdout %q, stderr %q", c.Stdout.String(), got)
 		}
 	})
 }
@@ -200,10 +132,10 @@ func TestRun_Interrupted(t *testing.T) {
 		w.host.DockerHost = e.host()
 		c := w.start()
 		w.appears("running")
-		c.signal(syscall.SIGINT)
-		c.exits(1)
-		if !w.exists("aborted") || c.stdout.Len() != 0 || !strings.Contains(c.stderr.String(), "kitrun: the run of kit 'sample' was cancelled") {
-			t.Errorf("aborted %t, stdout %q, stderr %q", w.exists("aborted"), c.stdout.String(), c.stderr.String())
+		c.Signal(syscall.SIGINT)
+		c.Exits(1)
+		if !w.exists("aborted") || c.Stdout.Len() != 0 || !strings.Contains(c.Stderr.String(), "kitrun: the run of kit 'sample' was cancelled") {
+			t.Errorf("aborted %t, stdout %q, stderr %q", w.exists("aborted"), c.Stdout.String(), c.Stderr.String())
 		}
 		w.over()
 	})
@@ -212,11 +144,11 @@ func TestRun_Interrupted(t *testing.T) {
 		w.host.DockerHost = e.host()
 		c := w.start()
 		w.appears("running")
-		c.signal(syscall.SIGTERM)
+		c.Signal(syscall.SIGTERM)
 		w.appears("aborted")
 		begin := time.Now()
-		c.signal(syscall.SIGINT)
-		c.exits(1)
+		c.Signal(syscall.SIGINT)
+		c.Exits(1)
 		if took := time.Since(begin); took > patience/2 {
 			t.Errorf("it took %v", took)
 		}
@@ -285,8 +217,8 @@ func TestRun_Killed(t *testing.T) {
 				t.Fatal(err)
 			}
 			foreign := e.leave("00000000-0000-4000-8000-000000000000")
-			c.signal(syscall.SIGKILL)
-			c.exits(-1)
+			c.Signal(syscall.SIGKILL)
+			c.Exits(-1)
 			if !tc.leader {
 				testkit.Eventually(t, patience, func() bool { return len(group(row.PID)) == 1 }, "the leader is gone, its child is not")
 			}
@@ -331,7 +263,7 @@ func TestRun_CrashPoints(t *testing.T) {
 		t.Run(tc.at, func(t *testing.T) {
 			w := *w
 			w.T = t
-			w.start("DRAWBRIDGE_TEST_EXIT_AT=" + tc.at).exits(crashpoint.ExitCode)
+			w.start("DRAWBRIDGE_TEST_EXIT_AT=" + tc.at).Exits(crashpoint.ExitCode)
 			if err := w.host.Recover(t.Context()); err != nil {
 				t.Fatal(err)
 			}

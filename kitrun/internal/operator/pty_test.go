@@ -21,7 +21,7 @@ import (
 // terminal is the person's side of a pseudo-terminal.
 type terminal struct {
 	master *os.File
-	seen   lockedBuffer
+	seen   testkit.Buffer
 	done   chan struct{}
 }
 
@@ -76,14 +76,11 @@ func (term *terminal) shows(t *testing.T, text string) {
 // startAt runs kitrun at a terminal; stdout is a file of its own.
 func (w *world) startAt(slave *os.File, args []string, env ...string) *program {
 	w.t.Helper()
-	p := &program{w: w, ended: make(chan struct{})}
-	p.cmd = exec.Command(w.path("bin/kitrun"), args...)
-	p.cmd.Env = w.environ(append(env, "TERM=xterm")...)
-	p.cmd.Stdin, p.cmd.Stderr, p.cmd.Stdout = slave, slave, &p.stdout
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	p.cmd.WaitDelay = 5 * time.Second
-	p.launch()
-	return p
+	cmd := exec.Command(w.path("bin/kitrun"), args...)
+	cmd.Env = w.environ(append(env, "TERM=xterm")...)
+	cmd.Stdin, cmd.Stderr = slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	return &program{testkit.Start(w.t, cmd), w}
 }
 
 // At a terminal one line is drawn again and again, is no wider than the terminal,
@@ -112,7 +109,7 @@ func TestRun_Terminal(t *testing.T) {
 		}
 	}
 	if r := p.receipt(); !r.Terminal.Cancelled || !r.ContainerRemoved {
-		t.Errorf("receipt: %s", &p.stdout)
+		t.Errorf("receipt: %s", p.Stdout)
 	}
 	if g := w.grants(1)[0]; g.CloseReason != "run_ended" || g.Forwarded != 1 {
 		t.Errorf("grant: %+v", g)
@@ -211,7 +208,7 @@ func TestRun_TerminalTwice(t *testing.T) {
 	term.ctrlC(t)
 	testkit.Eventually(t, patience, func() bool { return engine.count() > 0 }, "the container is to be killed")
 	select {
-	case <-p.ended:
+	case <-p.Ended:
 		t.Fatal("ended after one Ctrl-C, and the container still runs")
 	default:
 	}
@@ -223,8 +220,8 @@ func TestRun_TerminalTwice(t *testing.T) {
 	}
 	term.shows(t, "ended before the container was proven gone")
 	term.shows(t, "kitrun worker sweep removes what is left")
-	if p.stdout.Len() > 0 {
-		t.Errorf("stdout: %s", &p.stdout)
+	if p.Stdout.Len() > 0 {
+		t.Errorf("stdout: %s", p.Stdout)
 	}
 	w.grants(1)
 	w.quiet()

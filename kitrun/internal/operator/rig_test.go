@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -87,8 +86,8 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w.put("bin/kitrun", testkit.BuildProgram(t, "kitrun", "drawbridge_crashpoints"))
-	w.put("bin/brokerd", testkit.BuildProgram(t, "brokerd", "drawbridge_crashpoints"))
+	testkit.PutProgram(t, testkit.BuildProgram(t, "kitrun", "drawbridge_crashpoints"), w.path("bin/kitrun"))
+	testkit.PutProgram(t, testkit.BuildProgram(t, "brokerd", "drawbridge_crashpoints"), w.path("bin/brokerd"))
 	w.write("config/drawbridge/brokerd.json", `{"test-upstream":"`+w.upstream.URL+`"}`)
 	w.write("auth.json", `{"OPENAI_API_KEY":"`+credential+`"}`)
 	w.write("context/request.json", `{"stage":"test"}`)
@@ -116,21 +115,6 @@ func (w *world) write(name, text string) {
 	}
 }
 
-// put gives a program another home: it looks for its siblings beside its real file.
-func (w *world) put(name, program string) {
-	w.t.Helper()
-	if os.Link(program, w.path(name)) == nil {
-		return
-	}
-	data, err := os.ReadFile(program)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(w.path(name), data, 0o700); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // prompt makes the fake codex do things.
 func (w *world) prompt(words ...string) *world {
 	w.options["workspaceSetup"] = map[string]any{"prompt": "fake: " + strings.Join(words, "\nfake: ") + "\n"}
@@ -153,33 +137,6 @@ func (w *world) withAuth(more ...string) []string {
 	return w.args(append([]string{"--auth-file", w.path("auth.json")}, more...)...)
 }
 
-// program is one process of the world's.
-type program struct {
-	w      *world
-	cmd    *exec.Cmd
-	stdout bytes.Buffer
-	stderr lockedBuffer
-	ended  chan struct{}
-}
-
-// lockedBuffer can be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 func (w *world) environ(extra ...string) []string {
 	return append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.path("home"), "XDG_CONFIG_HOME=" + w.path("config"), "DOCKER_HOST=" + w.host, "LANG=C.UTF-8",
@@ -190,68 +147,29 @@ func (w *world) environ(extra ...string) []string {
 // start runs kitrun or brokerd with args.
 func (w *world) start(name string, args []string, env ...string) *program {
 	w.t.Helper()
-	p := &program{w: w, ended: make(chan struct{})}
-	p.cmd = exec.Command(w.path("bin/"+name), args...)
-	p.cmd.Env = w.environ(env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.WaitDelay = 5 * time.Second
-	p.launch()
-	return p
+	cmd := exec.Command(w.path("bin/"+name), args...)
+	cmd.Env = w.environ(env...)
+	return &program{testkit.Start(w.t, cmd), w}
 }
 
-func (p *program) launch() {
-	w := p.w
-	w.t.Helper()
-	if err := p.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
-	w.t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		if w.t.Failed() {
-			w.t.Logf("%v\nstdout:\n%s\nstderr:\n%s", p.cmd.Args, &p.stdout, &p.stderr)
-		}
-	})
+// program is one process of the world's.
+type program struct {
+	*testkit.Process
+	w *world
 }
 
-// exits waits for the end and demands the status; -1 is death by a signal.
 func (p *program) exits(want int) *program {
 	p.w.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		p.w.t.Fatalf("%v does not end", p.cmd.Args)
-	}
-	if got := p.cmd.ProcessState.ExitCode(); got != want {
-		p.w.t.Errorf("%v ended with %d, want %d", p.cmd.Args, got, want)
-	}
+	p.Exits(want)
 	return p
-}
-
-func (p *program) signal(sig syscall.Signal) {
-	p.w.t.Helper()
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.w.t.Fatal(err)
-	}
-}
-
-// says waits until stderr holds text.
-func (p *program) says(text string) {
-	p.w.t.Helper()
-	testkit.Eventually(p.w.t, patience, func() bool { return strings.Contains(p.stderr.String(), text) }, "stderr says", text)
 }
 
 // receipt reads what was printed.
 func (p *program) receipt() receipt {
 	p.w.t.Helper()
 	var r receipt
-	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil {
-		p.w.t.Fatalf("%v in %s", err, &p.stdout)
+	if err := json.Unmarshal(p.Stdout.Bytes(), &r); err != nil {
+		p.w.t.Fatalf("%v in %s", err, p.Stdout)
 	}
 	return r
 }

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 		prepare func(*world)
 	}{
 		{"isolated", func(*world) {}},
-		{"socket", func(w *world) { w.put("bin/station-shim", dockertest.Relay(t)) }},
+		{"socket", func(w *world) { testkit.PutProgram(t, dockertest.Relay(t), w.path("bin/station-shim")) }},
 		{"bridge", func(*world) {}},
 	} {
 		t.Run(tc.network, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestRun(t *testing.T) {
 			p := w.start("kitrun", w.withAuth()).exits(0)
 			r := p.receipt()
 			if !r.Completed || r.Final == nil || *r.Final != "done" || !r.ContainerRemoved || r.Observed.NetworkMode != tc.network {
-				t.Errorf("receipt: %s", &p.stdout)
+				t.Errorf("receipt: %s", p.Stdout)
 			}
 			if r.Observed.Credentials == nil || *r.Observed.Credentials {
 				t.Error("the credential file was not checked against the mounts")
@@ -44,15 +44,15 @@ func TestRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(file), p.stdout.String()); diff != "" {
+			if diff := cmp.Diff(string(file), p.Stdout.String()); diff != "" {
 				t.Errorf("not the receipt that is kept: %s", diff)
 			}
 			for _, want := range []string{"kitrun: 0:00 admitted; disk ", " running; ", ": completed after 0:", "tokens 20 in, 10 out; receipt "} {
-				if !strings.Contains(p.stderr.String(), want) {
+				if !strings.Contains(p.Stderr.String(), want) {
 					t.Errorf("stderr lacks %q", want)
 				}
 			}
-			if strings.Contains(p.stderr.String(), "\x1b") || strings.Contains(p.stderr.String(), "\r") {
+			if strings.Contains(p.Stderr.String(), "\x1b") || strings.Contains(p.Stderr.String(), "\r") {
 				t.Error("stderr is no terminal and gets control characters")
 			}
 			g := w.grants(1)[0]
@@ -67,7 +67,7 @@ func TestRun(t *testing.T) {
 				t.Errorf("%d containers are left", n)
 			}
 			w.quiet()
-			w.noSecrets(p.stdout.String(), p.stderr.String())
+			w.noSecrets(p.Stdout.String(), p.Stderr.String())
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestRun_JSON(t *testing.T) {
 	w := newWorld(t).prompt("respond hello", "sleep 1500ms", "final done")
 	p := w.start("kitrun", w.withAuth("-json")).exits(0)
 	var events []map[string]any
-	for line := range strings.Lines(p.stdout.String()) {
+	for line := range strings.Lines(p.Stdout.String()) {
 		var e map[string]any
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%v in %s", err, line)
@@ -106,8 +106,8 @@ func TestRun_JSON(t *testing.T) {
 	if last["event"] != "receipt" || last["receipt"].(map[string]any)["completed"] != true {
 		t.Errorf("the last line is %v", last)
 	}
-	if p.stderr.String() != "" {
-		t.Errorf("stderr: %s", &p.stderr)
+	if p.Stderr.String() != "" {
+		t.Errorf("stderr: %s", p.Stderr)
 	}
 }
 
@@ -116,14 +116,14 @@ func TestRun_Fails(t *testing.T) {
 	w := newWorld(t).prompt("fail no luck")
 	receipt := w.path("receipt.json")
 	p := w.start("kitrun", w.withAuth("--receipt", receipt)).exits(1)
-	if p.stdout.Len() != 0 || !strings.Contains(p.stderr.String(), ": failed with status 1 after ") {
-		t.Errorf("stdout %s", &p.stdout)
+	if p.Stdout.Len() != 0 || !strings.Contains(p.Stderr.String(), ": failed with status 1 after ") {
+		t.Errorf("stdout %s", p.Stdout)
 	}
 	if data, err := os.ReadFile(receipt); err != nil || !strings.Contains(string(data), `"completed": false`) {
 		t.Errorf("%s, %v", data, err)
 	}
 	w.grants(1)
-	w.start("kitrun", w.withAuth("--receipt", receipt)).exits(1).says("exists already")
+	w.start("kitrun", w.withAuth("--receipt", receipt)).exits(1).Says("exists already")
 }
 
 // Interrupted once, by a signal or the end of the session: the container is gone,
@@ -134,15 +134,15 @@ func TestRun_Interrupted(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			w := newWorld(t).prompt("ignore", "hang")
 			p := w.start("kitrun", w.withAuth())
-			p.says(" running")
-			p.says(" 2 events")
-			p.signal(sig)
+			p.Says(" running")
+			p.Says(" 2 events")
+			p.Signal(sig)
 			p.exits(1)
 			if r := p.receipt(); !r.Terminal.Cancelled || !r.ContainerRemoved {
-				t.Errorf("receipt: %s", &p.stdout)
+				t.Errorf("receipt: %s", p.Stdout)
 			}
-			p.says("cancelling the run; a second signal ends kitrun at once")
-			p.says(": cancelled after ")
+			p.Says("cancelling the run; a second signal ends kitrun at once")
+			p.Says(": cancelled after ")
 			if g := w.grants(1)[0]; g.CloseReason != "run_ended" {
 				t.Errorf("grant: %+v", g)
 			}
@@ -160,8 +160,8 @@ func TestRun_Interrupted(t *testing.T) {
 func TestRun_Killed(t *testing.T) {
 	w := newWorld(t).prompt("hang")
 	p := w.start("kitrun", w.withAuth())
-	p.says(" running")
-	p.signal(syscall.SIGKILL)
+	p.Says(" running")
+	p.Signal(syscall.SIGKILL)
 	p.exits(-1)
 	if g := w.grants(1)[0]; g.State != store.GrantClosed || g.CloseReason != "creator_gone" {
 		t.Errorf("grant: %+v", g)
@@ -171,11 +171,11 @@ func TestRun_Killed(t *testing.T) {
 		t.Fatalf("%d containers", n)
 	}
 	list := w.start("kitrun", []string{"worker", "list", "--store-dir", w.path("store")}).exits(0)
-	if text := list.stdout.String(); !strings.Contains(text, "running (orphan)") || !strings.Contains(text, w.run) {
+	if text := list.Stdout.String(); !strings.Contains(text, "running (orphan)") || !strings.Contains(text, w.run) {
 		t.Errorf("list:\n%s", text)
 	}
 	sweep := w.start("kitrun", []string{"worker", "sweep", "--store-dir", w.path("store")}).exits(0)
-	if got := sweep.stdout.String(); got != "containers removed: 1, rows settled: 1\n" {
+	if got := sweep.Stdout.String(); got != "containers removed: 1, rows settled: 1\n" {
 		t.Errorf("sweep: %s", got)
 	}
 	if n := w.containers(); n != 0 {
@@ -185,7 +185,7 @@ func TestRun_Killed(t *testing.T) {
 		t.Errorf("receipts: %v", found)
 	}
 	again := w.start("kitrun", []string{"worker", "sweep", "--json", "--store-dir", w.path("store")}).exits(0)
-	if got := again.stdout.String(); got != `{"containers":0,"rows":0,"unverified":0}`+"\n" {
+	if got := again.Stdout.String(); got != `{"containers":0,"rows":0,"unverified":0}`+"\n" {
 		t.Errorf("sweep: %s", got)
 	}
 }
@@ -205,7 +205,7 @@ func TestRun_BrokerdKilled(t *testing.T) {
 	}
 	p.exits(0)
 	if n := w.upstream.count(); n != 2 {
-		t.Errorf("%d requests reached the provider, want 2:\n%s", n, &p.stdout)
+		t.Errorf("%d requests reached the provider, want 2:\n%s", n, p.Stdout)
 	}
 	g := w.grants(1)[0]
 	if g.CloseReason != "run_ended" || g.Forwarded != 2 {
@@ -229,7 +229,7 @@ func TestRun_CrashPoints(t *testing.T) {
 			w.options["invocationId"] = w.options["invocationId"].(string) + "-2"
 			p := w.start("kitrun", w.withAuth()).exits(0)
 			if !p.receipt().Completed {
-				t.Errorf("receipt: %s", &p.stdout)
+				t.Errorf("receipt: %s", p.Stdout)
 			}
 			w.grants(2)
 			if n := w.containers(); n != 0 {
@@ -244,31 +244,31 @@ func TestRun_CrashPoints(t *testing.T) {
 func TestRun_CapabilityFile(t *testing.T) {
 	w := newWorld(t).prompt("respond hello", "final done")
 	broker := w.start("brokerd", []string{"serve", "--store-dir", w.path("store"), "--runtime-dir", w.path("run"), "--network", w.network, "--log-format", "text"})
-	broker.says("listening")
+	broker.Says("listening")
 	var grant *program
 	testkit.Eventually(t, patience, func() bool {
 		grant = w.start("brokerd", []string{"grant", "--store-dir", w.path("store"), "--auth-file", w.path("auth.json"), "--model", model, "--run", w.run})
-		<-grant.ended
-		return grant.cmd.ProcessState.Success()
+		<-grant.Ended
+		return grant.Cmd.ProcessState.Success()
 	}, "a grant")
-	w.write("grant.json", grant.stdout.String())
-	for name, text := range map[string]string{"whole": grant.stdout.String(), "bare": field(t, grant.stdout.Bytes(), "capability") + "\n"} {
+	w.write("grant.json", grant.Stdout.String())
+	for name, text := range map[string]string{"whole": grant.Stdout.String(), "bare": field(t, grant.Stdout.Bytes(), "capability") + "\n"} {
 		w.write("grant.json", text)
 		if name == "bare" {
-			w.options["providerProxy"] = map[string]any{"baseUrl": field(t, grant.stdout.Bytes(), "base_url"), "model": model}
+			w.options["providerProxy"] = map[string]any{"baseUrl": field(t, grant.Stdout.Bytes(), "base_url"), "model": model}
 		} else {
 			delete(w.options, "providerProxy")
 		}
 		w.options["invocationId"] = "op-" + name + w.network
 		p := w.start("kitrun", w.args("--capability-file", w.path("grant.json"))).exits(0)
 		if !p.receipt().Completed {
-			t.Errorf("%s: %s", name, &p.stdout)
+			t.Errorf("%s: %s", name, p.Stdout)
 		}
 	}
 	if n := w.upstream.count(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	broker.signal(syscall.SIGTERM)
+	broker.Signal(syscall.SIGTERM)
 	broker.exits(0)
 }
 
@@ -287,28 +287,28 @@ func field(t *testing.T, data []byte, name string) string {
 func TestRun_UnreachableBrokerd(t *testing.T) {
 	w := newWorld(t).prompt("respond hello")
 	broker := w.start("brokerd", []string{"serve", "--store-dir", w.path("store"), "--listen", "127.0.0.1", "--log-format", "text"})
-	broker.says("listening")
+	broker.Says("listening")
 	p := w.start("kitrun", w.withAuth()).exits(1)
-	p.says("listens on 127.0.0.1")
-	p.says("brokerd serve --listen all")
+	p.Says("listens on 127.0.0.1")
+	p.Says("brokerd serve --listen all")
 	if g := w.grants(1)[0]; g.State != store.GrantClosed {
 		t.Errorf("grant: %+v", g)
 	}
-	broker.signal(syscall.SIGTERM)
+	broker.Signal(syscall.SIGTERM)
 	broker.exits(0)
 }
 
 func TestCancel(t *testing.T) {
 	w := newWorld(t).prompt("hang")
 	p := w.start("kitrun", w.withAuth())
-	p.says(" running")
+	p.Says(" running")
 	cancel := w.start("kitrun", []string{"worker", "cancel", "--run", w.run}).exits(0)
-	if got := cancel.stdout.String(); got != "no container is left\n" {
+	if got := cancel.Stdout.String(); got != "no container is left\n" {
 		t.Errorf("got %q", got)
 	}
 	p.exits(1)
 	if r := p.receipt(); r.Completed || !r.ContainerRemoved {
-		t.Errorf("receipt: %s", &p.stdout)
+		t.Errorf("receipt: %s", p.Stdout)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestRun_Two(t *testing.T) {
 	w := newWorld(t).prompt("respond hello", "sleep 1s")
 	w.options["readOnlyWorkspace"] = true // two would get in each other's way
 	first := w.start("kitrun", w.withAuth())
-	first.says("admitted") // its options are read
+	first.Says("admitted") // its options are read
 	w.options["invocationId"] = w.options["invocationId"].(string) + "-2"
 	second := w.start("kitrun", w.withAuth())
 	began := time.Now()
