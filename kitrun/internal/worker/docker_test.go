@@ -501,3 +501,34 @@ func TestDocker_Version(t *testing.T) {
 		t.Errorf("settled on %s of %s, the engine says %s of %s", info.APIVersion, info.Version, version.ApiVersion, version.Version)
 	}
 }
+
+// swapping exchanges two directories for as long as the engine starts a container.
+type swapping struct {
+	worker.Engine
+	swap func()
+}
+
+func (s *swapping) Start(ctx context.Context, id string) error {
+	s.swap()
+	defer s.swap()
+	return s.Engine.Start(ctx, id)
+}
+
+// A directory that is exchanged and put back around the start is found all the same:
+// what is in the container decides.
+func TestDocker_ExchangedAroundStart(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"workspace", "source"} {
+		r := newDocker(t).words("respond hello")
+		mkdir(r, r.path("secret"))
+		at := r.path(name)
+		r.deps.Engine = &swapping{r.deps.Engine, func() {
+			if err := unix.Renameat2(unix.AT_FDCWD, at, unix.AT_FDCWD, r.path("secret"), unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+			}
+		}}
+		r.opts.Storage = &worker.StorageBudget{Budget: budget()}
+		r.refused("mount_unsafe")
+		r.gone()
+	}
+}
