@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // program is the command line; a new subcommand is one line of Commands.
 func program(stdout, stderr io.Writer) *service.Program {
 	return &service.Program{
-		Name: "kitrun", Short: "installs, verifies and runs kits",
+		Name: "kitrun", Short: "installs, verifies and runs kits; runs one worker in a locked-down container",
 		Stdout: stdout, Stderr: stderr,
 		Plain: true, // the exit statuses of kits' own tool
 		Commands: slices.Concat(

@@ -60,7 +60,7 @@ func (r *run) drift(ctx context.Context) error {
 	v, err := kit.Verify(ctx, r.KitID, r.dest)
 	if err != nil || v.Hash != r.verified.Hash {
 		return fault.New(fault.KitRunDrifted, "kit '%s' was changed while it ran", r.KitID).
-			WithHint("its result is not believed; kitrun status %s shows what it is now", r.KitID)
+			WithHint("its result is not believed; kitrun status %s --dest %s shows what it is now", r.KitID, r.dest)
 	}
 	if r.request.changed() {
 		r.Log.Warn("the request file was changed during the run", "request", r.request.digest)

@@ -61,7 +61,7 @@ func Verify(ctx context.Context, id, dest string) (Verified, error) {
 	if root != nil {
 		defer root.Close()
 	}
-	if err := in.refuse(id); err != nil {
+	if err := in.refuse(id, dest); err != nil {
 		return Verified{}, err
 	}
 	v := Verified{ID: id, KitRoot: p.kitRoot(id), Hash: in.Observed}
@@ -76,7 +76,7 @@ func Verify(ctx context.Context, id, dest string) (Verified, error) {
 }
 
 // refuse makes an error of every state but installed.
-func (in Integrity) refuse(id string) error {
+func (in Integrity) refuse(id, dest string) error {
 	code := fault.KitEntry
 	switch {
 	case in.State == Installed:
@@ -89,7 +89,7 @@ func (in Integrity) refuse(id string) error {
 		code = fault.KitTree
 	}
 	return fault.New(code, "verify kit '%s': %s", id, in.Diagnostic).
-		With("state", string(in.State)).WithHint("kitrun update %s installs it again", id)
+		With("state", string(in.State)).WithHint("kitrun update %s --dest %s installs it again", id, dest)
 }
 
 // executable finds the entry of a copy that was just hashed, by the descriptor
