@@ -12,16 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"drawbridge/shared/store"
 	"drawbridge/shared/testkit"
 )
-
-// patience is for processes on a machine that does much else.
-const patience = 90 * time.Second
 
 const (
 	testCredential = "test-CANARY-0123456789abcdef" // what --test-upstream takes
