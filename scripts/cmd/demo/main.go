@@ -42,6 +42,7 @@ const (
 const wait = time.Minute
 
 func main() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that leaves stops the output, not the cleaning up
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "worker":

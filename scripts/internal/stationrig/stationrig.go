@@ -4,7 +4,8 @@
 // gate goes as a client sends it.
 //
 // What a Rig starts ends with its TB: stationd is told to stop, which stops its
-// stations, and nothing of it may be left.
+// stations, and nothing of it may be left. Where this process is killed, the lifeline
+// does the same.
 package stationrig
 
 import (
@@ -142,7 +143,8 @@ func (r *Rig) Serve() {
 	if err != nil {
 		r.Fatalf("%v", err)
 	}
-	defer notify.Close() // and removes it
+	defer os.Remove(socket)
+	defer notify.Close()
 	r.own("n")
 	log, err := os.OpenFile(r.Path("stationd.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -155,12 +157,25 @@ func (r *Rig) Serve() {
 	r.cmd.Dir, r.cmd.Stdout, r.cmd.Stderr = r.Dir, log, log
 	r.cmd.Env = append(append(r.env(), r.Env...), "NOTIFY_SOCKET="+socket)
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: r.User}
-	if err := r.cmd.Start(); err != nil {
+	theirs, ours, err := os.Pipe()
+	if err != nil {
 		r.Fatalf("%v", err)
 	}
-	ended := make(chan struct{})
+	r.cmd.ExtraFiles = []*os.File{theirs}
+	r.cmd.Env = append(r.cmd.Env, "DRAWBRIDGE_LIFELINE_FD=3")
+	err = r.cmd.Start()
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		r.Fatalf("%v", err)
+	}
+	cmd, ended := r.cmd, make(chan struct{})
 	r.ended = ended
-	go func() { r.status = r.cmd.Wait(); close(ended) }()
+	go func() {
+		r.status = cmd.Wait()
+		ours.Close() // not before: it ends when this process does
+		close(ended)
+	}()
 	if err := notify.SetReadDeadline(time.Now().Add(readyWait)); err != nil {
 		r.Fatalf("%v", err)
 	}
