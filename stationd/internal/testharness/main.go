@@ -61,6 +61,12 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// say prints the body, as it is.
+func say(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(os.Stdout, r.Body)
+	outcome(w, n, err)
+}
+
 // run is main without the globals.
 func run(args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)

@@ -205,12 +205,6 @@ func exit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// say prints the body, as it is.
-func say(w http.ResponseWriter, r *http.Request) {
-	n, err := io.Copy(os.Stdout, r.Body)
-	outcome(w, n, err)
-}
-
 // wait waits unless the client leaves.
 func wait(r *http.Request, d time.Duration) bool {
 	select {
