@@ -57,6 +57,9 @@ func TestAdopt(t *testing.T) {
 	if _, err := p.End(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if _, err := process.Stat(inc.PID); err == nil {
+		t.Error("the shim that this process started is not reaped")
+	}
 }
 
 // What was not acknowledged is told again; an older connection gives way.

@@ -250,9 +250,19 @@ func (p *Process) follow() {
 		}
 		if p.cmd != nil {
 			_ = p.cmd.Wait()
+		} else {
+			reapOwn(p.inc)
 		}
 		close(p.done)
 	})
+}
+
+// reapOwn reaps a shim that has ended and that this process had started, detached and
+// found again: nobody else can. What it finds ended is its own until it is reaped.
+func reapOwn(inc process.Incarnation) {
+	if info, err := process.Stat(inc.PID); err == nil && info.Start == inc.Start && info.PPID == os.Getpid() {
+		_, _ = unix.Wait4(inc.PID, nil, unix.WNOHANG, nil)
+	}
 }
 
 // pipes are the shim's stdin and stderr with their other ends.
