@@ -105,7 +105,10 @@ func New(o Options) *Server {
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	path := filepath.Join(s.opts.RuntimeDir, Socket)
 	l, err := listen(ctx, path)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return nil
+	case err != nil:
 		return err
 	}
 	defer l.remove()

@@ -29,7 +29,11 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		if st.Mode().Type() != os.ModeSocket {
 			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: something else stands at %s", path)
 		}
-		if served(ctx, path) {
+		answers := served(ctx, path)
+		if ctx.Err() != nil { // no answer then says nothing of who serves there
+			return nil, context.Canceled
+		}
+		if answers {
 			return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket: another stationd answers at %s", path).
 				WithHint("it serves another Store; give each its own -runtime-dir")
 		}

@@ -79,6 +79,15 @@ func TestListen(t *testing.T) {
 		return control.New(control.Options{RuntimeDir: w.dir, Store: w.Store, Bell: store.NewDoorbell(w.Store, nil), Manager: w.manager}).Run(ctx, cancel)
 	}
 	wantCode(t, server(), fault.ListenerUnavailable)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	other := control.New(control.Options{RuntimeDir: w.dir, Store: w.Store, Bell: store.NewDoorbell(w.Store, nil), Manager: w.manager})
+	if err := other.Run(stopped, func() { t.Error("it serves") }); err != nil {
+		t.Errorf("stopped while it asks who serves: %v", err)
+	}
+	if !w.Client.Answers(t.Context()) {
+		t.Error("who stops takes the socket of another away")
+	}
 	w.stop()
 	hung, err := net.Listen("unix", w.socket()) // takes connections and never answers
 	if err != nil {
