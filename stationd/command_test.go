@@ -114,6 +114,11 @@ func TestCommands_Outcome(t *testing.T) {
 		{`{` + facts + `,"cleanup":"done"}`, []string{"stop", "stn_a", "-wait"}, 0, ""},
 		{`{` + facts + `,"cleanup":"failed"}`, []string{"stop", "stn_a"}, 0, ""},
 		{`{` + facts + `}`, []string{"start", "-f", "-", "-wait"}, 1, "launch_failed [station_ended]"},
+		{`{"stationId":"stn_a","attempt":1,"stopReason":"integrity_failed","detail":{"attemptState":"terminal","failure":{"code":"integrity_failed",` +
+			`"message":"verify the harness: its digest is f00","hint":"review what changed"}}}`, []string{"start", "-f", "-", "-wait"}, 1,
+			"integrity_failed: verify the harness: its digest is f00 [station_ended]\nstationd: hint: review what changed\n"},
+		{`{"stationId":"stn_a","attempt":1,"stopReason":"daemon_exited","detail":{"attemptState":"terminal","daemonPid":7,"exit":{"code":3,"source":"shim"}}}`,
+			[]string{"start", "-f", "-", "-wait"}, 1, "daemon_exited: status 3 [station_ended]\nstationd: hint: stationd logs stn_a"},
 		{`{"check":{"flaws":[{"place":"event 3","what":"its hash is another"}]}}`, []string{"evidence", "verify", "stn_a"}, 1, "[evidence_flawed]"},
 		{`{"check":{"flaws":[]}}`, []string{"evidence", "verify", "stn_a"}, 0, ""},
 		{`{"stationId":"stn_a"}`, []string{"evidence", "verify", "stn_a"}, 70, "[internal]"},

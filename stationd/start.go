@@ -9,6 +9,7 @@ import (
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/service"
+	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/control"
 )
 
@@ -90,11 +91,30 @@ func awaitReady(ctx context.Context, c *control.Client, started control.Started)
 		return st, err
 	}
 	if st.Attempt != started.Attempt || st.Detail == nil || st.Detail.AttemptState != "ready" {
-		return st, fault.New(fault.StationEnded, "start: attempt %d of station %s has ended before it was ready: %s",
-			started.Attempt, started.StationID, textOf(st.StopReason)).
-			WithHint("stationd logs %s shows what the daemon said, stationd evidence show %s what happened", started.StationID, started.StationID)
+		return st, neverReady(started, st)
 	}
 	return st, nil
+}
+
+// neverReady says how an attempt ended before it was ready, why where that is known,
+// and where to look.
+func neverReady(started control.Started, st control.Status) error {
+	why, hint := textOf(st.StopReason), ""
+	if d := st.Detail; st.Attempt == started.Attempt && d != nil {
+		if f := d.Failure; f != nil && f.Message != "" {
+			why, hint = why+": "+f.Message, f.Hint
+		} else if exit := exitText(d.Exit); st.StopReason != nil && *st.StopReason == store.StopExited && exit != "" {
+			why += ": " + exit
+		}
+		if d.DaemonPID != 0 {
+			hint = fmt.Sprintf("stationd logs %s shows what the daemon said, stationd evidence show %s what happened", started.StationID, started.StationID)
+		}
+	}
+	if hint == "" {
+		hint = fmt.Sprintf("stationd status %s and stationd evidence show %s tell what happened", started.StationID, started.StationID)
+	}
+	return fault.New(fault.StationEnded, "start: attempt %d of station %s has ended before it was ready: %s",
+		started.Attempt, started.StationID, why).WithHint("%s", hint)
 }
 
 // took is the time from the start of the daemon until it was ready.

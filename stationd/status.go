@@ -30,10 +30,10 @@ func listCommand(stdout io.Writer) *service.Command {
 			_, err = fmt.Fprintln(stdout, "no station")
 			return err
 		}
-		rows := [][]string{{"STATION", "STATE", "WANTED", "ATTEMPT", "REASON", "DAEMON", "CLEANUP", "PROFILE", "OWNER", "MADE"}}
+		rows := [][]string{{"STATION", "NAME", "STATE", "WANTED", "ATTEMPT", "REASON", "DAEMON", "CLEANUP", "PROFILE", "OWNER", "MADE"}}
 		for _, s := range all.Stations {
 			rows = append(rows, []string{
-				s.StationID, s.State, s.DesiredState, strconv.FormatInt(s.Attempt, 10), textOf(s.StopReason),
+				s.StationID, orDash(s.Name), s.State, s.DesiredState, strconv.FormatInt(s.Attempt, 10), textOf(s.StopReason),
 				s.Command, s.Cleanup, s.Profile, s.Owner, when(&s.CreatedAt, time.Now()),
 			})
 		}
@@ -66,12 +66,12 @@ func statusCommand(stdout io.Writer) *service.Command {
 // means.
 func statusRows(st control.Status, now time.Time) [][]string {
 	rows := [][]string{
-		{"station", st.StationID, "profile " + st.Profile + ", owner " + st.Owner + ", your role " + st.Role},
+		{"station", st.StationID, "name " + orDash(st.Name) + ", profile " + st.Profile + ", owner " + st.Owner + ", your role " + st.Role},
 		{"state", st.State, ""},
 		{"wanted", st.DesiredState, ""},
 		{"attempt", strconv.FormatInt(st.Attempt, 10), ""},
 		{"last seen", when(st.LastObservedAt, now), ""},
-		{"stop reason", textOf(st.StopReason), ""},
+		{"stop reason", textOf(st.StopReason), failureText(st.Detail)},
 		{"lease", textOf(st.LeaseState), says["lease"][textOf(st.LeaseState)]},
 		{"supervisor", st.Supervisor, says["supervisor"][st.Supervisor]},
 		{"daemon", st.Command, says["daemon"][st.Command]},
@@ -88,6 +88,14 @@ func statusRows(st control.Status, now time.Time) [][]string {
 		rows[i] = row
 	}
 	return rows
+}
+
+// failureText says why an attempt was never ready.
+func failureText(d *control.Detail) string {
+	if d == nil || d.Failure == nil {
+		return ""
+	}
+	return d.Failure.Message
 }
 
 // says are words for the values that need some.

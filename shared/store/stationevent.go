@@ -62,6 +62,13 @@ WHERE station_id = :station
 ORDER BY seq DESC
 LIMIT 1`)
 
+	eventOfKind = define(`
+SELECT ` + eventCols + `
+FROM station_events
+WHERE station_id = :station AND attempt = :attempt AND kind = :kind
+ORDER BY seq DESC
+LIMIT 1`)
+
 	eventsAfter = define(`
 SELECT ` + eventCols + `
 FROM station_events
@@ -107,6 +114,13 @@ func (s *Store) AppendStationEvent(ctx context.Context, l *Lease, stationID stri
 func (s *Store) StationEvents(ctx context.Context, stationID string, after, limit int64) ([]StationEvent, error) {
 	all, err := list(pool{ctx, s.rdb}, scanStationEvent, eventsAfter, "station", stationID, "after", after, "limit", limit)
 	return all, storeError("list station events", err)
+}
+
+// LastStationEvent gives the newest event of a kind of an attempt; ok is false when
+// there is none, or no more.
+func (s *Store) LastStationEvent(ctx context.Context, stationID string, attempt int64, kind string) (e StationEvent, ok bool, err error) {
+	e, ok, err = first(pool{ctx, s.rdb}, scanStationEvent, eventOfKind, "station", stationID, "attempt", attempt, "kind", kind)
+	return e, ok, storeError("read a station event", err)
 }
 
 // StationChain gives the head of a station's chain.

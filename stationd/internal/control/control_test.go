@@ -14,6 +14,7 @@ import (
 	"drawbridge/shared/store"
 	"drawbridge/shared/testkit"
 	"drawbridge/stationd/internal/control"
+	"drawbridge/stationd/internal/station"
 )
 
 // The life of a station over the API: start, status, ticket, stop, evidence.
@@ -183,6 +184,27 @@ func TestTicket_WithinTheBridge(t *testing.T) {
 	}
 	_, err := w.Ticket(t.Context(), w.begunOf(`{"profile":"station"}`), control.TicketRequest{})
 	wantCode(t, err, fault.TicketScope)
+}
+
+// A status has the name of the spec, and of an attempt that was never ready why.
+func TestStatus_Failure(t *testing.T) {
+	w := newWorld(t)
+	id := w.begun()
+	if err := w.Store.AppendStationEvent(t.Context(), w.lease, id, 1, station.FailedEvent, map[string]any{
+		"reason": "launch_failed", "code": "artifact_refused", "message": "fetch the harness: no", "hint": "do",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := w.Status(t.Context(), id); err != nil || st.Detail.Failure != nil {
+		t.Errorf("of one that runs: %+v, %v", st.Detail, err)
+	}
+	if _, _, err := w.Store.RequestStop(t.Context(), w.lease, id, 1, store.StopLaunch, "stationd"); err != nil {
+		t.Fatal(err)
+	}
+	st, err := w.Status(t.Context(), id)
+	if want := (control.Failure{Code: "artifact_refused", Message: "fetch the harness: no", Hint: "do"}); err != nil || st.Detail.Failure == nil || *st.Detail.Failure != want {
+		t.Errorf("got %+v, %v", st.Detail.Failure, err)
+	}
 }
 
 // An export holds all that a check elsewhere needs, and its pieces are one document.

@@ -127,6 +127,9 @@ func (s *Server) status(q *request) error {
 	out := Status{Summary: summary(st), Org: st.Station.Org, Role: role}
 	if role != store.RoleViewer && st.Attempt.Number != 0 {
 		out.Detail = s.detail(st)
+		if out.Detail.Failure, err = s.failure(q.Context(), st.Attempt); err != nil {
+			return err
+		}
 	}
 	return s.reply(q, out)
 }
@@ -158,7 +161,7 @@ func (q *request) attempt() (int64, error) {
 
 func summary(st store.StationStatus) Summary {
 	return Summary{
-		StationID: st.Station.ID, Owner: st.Station.Owner, Profile: st.Station.Profile, CreatedAt: at(st.Station.CreatedAt),
+		StationID: st.Station.ID, Name: specName(st.Station.Spec), Owner: st.Station.Owner, Profile: st.Station.Profile, CreatedAt: at(st.Station.CreatedAt),
 		Facts: Facts{
 			State: st.State, DesiredState: st.Desired, Attempt: st.Number, LastObservedAt: orNever(st.ObservedAt),
 			StopReason: orNil(st.StopReason), LeaseState: orNil(st.LeaseState),
@@ -183,6 +186,22 @@ func (s *Server) detail(st store.StationStatus) *Detail {
 	return d
 }
 
+// failure is why an attempt that stops was never ready, nil where nothing says so.
+func (s *Server) failure(ctx context.Context, a store.StationAttempt) (*Failure, error) {
+	if a.StopReason == "" || a.ReadyAt != 0 {
+		return nil, nil
+	}
+	e, ok, err := s.opts.Store.LastStationEvent(ctx, a.StationID, a.Number, station.FailedEvent)
+	if err != nil || !ok {
+		return nil, err
+	}
+	var f Failure
+	if json.Unmarshal(e.Detail, &f) != nil {
+		return nil, nil
+	}
+	return &f, nil
+}
+
 // at is a time of the Store.
 func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
@@ -199,6 +218,15 @@ func orNil(text string) *string {
 		return nil
 	}
 	return &text
+}
+
+// specName is the name that a spec gives for people.
+func specName(spec []byte) string {
+	var s struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal(spec, &s)
+	return s.Name
 }
 
 // bridgePrefix is the part of the daemon that a spec lets clients in to; ok is false

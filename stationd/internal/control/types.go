@@ -28,6 +28,7 @@ type StationList struct {
 // Summary is a row of the list of stations.
 type Summary struct {
 	StationID string    `json:"stationId"`
+	Name      string    `json:"name"` // the spec's
 	Owner     string    `json:"owner"`
 	Profile   string    `json:"profile"`
 	CreatedAt time.Time `json:"createdAt"`
@@ -76,8 +77,16 @@ type Detail struct {
 	LastActivity *time.Time      `json:"lastActivityAt"`
 	StopAt       *time.Time      `json:"stopRequestedAt"`
 	StopBy       string          `json:"stopRequestedBy,omitempty"`
+	Failure      *Failure        `json:"failure,omitempty"` // why it was never ready, where stationd knows
 	Exit         json.RawMessage `json:"exit,omitempty"`
 	Left         json.RawMessage `json:"cleanupResult,omitempty"`
+}
+
+// Failure is why an attempt was never ready. Message and Hint may be empty.
+type Failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message,omitempty"`
+	Hint    string `json:"hint,omitempty"`
 }
 
 // Stopped is the answer to a stop: the attempt as it is now.

@@ -15,10 +15,17 @@ func (a *attempt) fail(err error) {
 	detail := map[string]any{"reason": reason, "code": string(fault.CodeOf(err))}
 	if f, ok := fault.As(err); ok { // another error's text stays in the log
 		detail["message"] = a.redactor.Text(fault.CleanLine(f.Message))
+		if f.Hint != "" {
+			detail["hint"] = a.redactor.Text(fault.CleanLine(f.Hint))
+		}
 	}
 	a.want(reason)
-	a.note("failed", detail)
+	a.note(FailedEvent, detail)
 }
+
+// FailedEvent is the kind of the event that says why an attempt was never ready, with
+// code, message and hint.
+const FailedEvent = "failed"
 
 // stopError is a reason of station §4.2 that is known as such.
 type stopError string
