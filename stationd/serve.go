@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -123,7 +124,7 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	if err := g.AddLifeline(); err != nil {
 		return err
 	}
-	g.Add("control", func(ctx context.Context) error { return answer(ctx, m, db, api) })
+	g.Add("control", func(ctx context.Context) error { return answer(ctx, m, db, api, bridge.Addr().String(), log.Logger) })
 	g.Add("stations", m.Run)
 	g.Add("gate", front.Run)
 	g.Add("access", who.Run)
@@ -134,7 +135,7 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 
 // answer serves the control socket while this stationd acts, and says that it is
 // ready. Before that, and while another one acts, it stands by.
-func answer(ctx context.Context, m *station.Manager, db *store.Store, api control.Options) error {
+func answer(ctx context.Context, m *station.Manager, db *store.Store, api control.Options, bridge string, log *slog.Logger) error {
 	for {
 		lease := acting(ctx, m)
 		if lease == nil {
@@ -155,6 +156,7 @@ func answer(ctx context.Context, m *station.Manager, db *store.Store, api contro
 		err := control.New(api).Run(term, func() {
 			service.State("active")
 			service.Ready()
+			log.Info("serving", "bridge", bridge, "control", filepath.Join(api.RuntimeDir, control.Socket))
 		})
 		end()
 		watching.Wait()

@@ -118,8 +118,8 @@ func ReadLogs(ctx context.Context, dir string, emit func(stream string, text []b
 		return fmt.Errorf("read the log of an attempt: %w", err)
 	}
 	if len(segments) == 0 {
-		return fault.New(fault.NotFound, "read the log of an attempt: it is not there").
-			WithHint("logs stay for %d days after the end", int(LogKeep.Hours()/24))
+		return fault.New(fault.NotFound, "read the log of an attempt: there is none").
+			WithHint("the daemon wrote nothing, or never ran, or ended more than %d days ago", int(LogKeep.Hours()/24))
 	}
 	var r reader
 	return r.read(ctx, segments, emit)

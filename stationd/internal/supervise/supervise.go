@@ -112,7 +112,7 @@ func Shim() (string, error) {
 func CheckUser(runAs *wire.User, allowRoot bool) error {
 	switch {
 	case runAs == nil && os.Geteuid() == 0:
-		return fault.New(fault.RunAsRequired, "stationd runs as root and the spec has no run_as").WithHint("name the user that the daemon gets")
+		return fault.New(fault.RunAsRequired, "stationd runs as root and the spec has no run_as").WithHint(`say which user the daemon gets, for example "run_as": {"uid": 65534, "gid": 65534}`)
 	case runAs != nil && runAs.UID == 0 && !allowRoot:
 		return fault.New(fault.RootRefused, "the daemon would run as root").WithHint("choose another run_as, or allow_root")
 	case runAs != nil && (runAs.UID < 0 || runAs.GID < 0):
