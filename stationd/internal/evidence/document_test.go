@@ -86,7 +86,7 @@ func TestDocument(t *testing.T) {
  "dirty":{"modified":1,"added":0,"deleted":0,"untracked":0,"digest":"2222222222222222222222222222222222222222222222222222222222222222"},
  "treeDigest":"3333333333333333333333333333333333333333333333333333333333333333","files":4,"bytes":5},
 "harness":{"name":"sandbox-agent","kind":"artifact","sha256":"4444444444444444444444444444444444444444444444444444444444444444","signatureKeyId":"A1B2C3D4E5F60718","version":"0.4.2","versionSource":"reported"},
-"times":{"created":"2026-02-02T02:40:00.123Z","started":"2026-02-02T02:40:01.123Z","ready":"2026-02-02T02:40:02.123Z","stopRequested":"2026-02-02T02:40:03.123Z","ended":"2026-02-02T02:40:04.123Z"},
+"times":{"created":"2026-02-02T02:40:00.123Z","started":"2026-02-02T02:40:01.123Z","ready":"2026-02-02T02:40:02.123Z","resumed":null,"stopRequested":"2026-02-02T02:40:03.123Z","ended":"2026-02-02T02:40:04.123Z"},
 "process":{"bootId":"b0070000-0000-4000-8000-000000000000","shimPid":10,"shimStart":100,"pid":11,"startTime":101,"pgid":11,"uid":65534,"containment":"pidns","exit":{"code":143,"signal":"SIGTERM","source":"shim"}},
 "stop":{"reason":"operator_stop","requestedBy":"prn_x","signalPath":[{"at":"2026-02-02T02:40:03.123Z","target":"group","signal":"SIGTERM","result":"sent"}],"graceMs":10000,
  "cleanup":{"result":"clean","left":[{"pid":5,"name":"stuck"}],"leaseRelease":"pending"}},

@@ -108,11 +108,14 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Times of the attempt.
+// Times of the attempt. Resumed is when the last stationd that took it up did so, null
+// when one had it from its beginning to its end: what passed the bridge, what went out
+// and how often listeners were looked at is counted from then on.
 type Times struct {
 	Created       Time `json:"created"`
 	Started       Time `json:"started"`
 	Ready         Time `json:"ready"`
+	Resumed       Time `json:"resumed"`
 	StopRequested Time `json:"stopRequested"`
 	Ended         Time `json:"ended"`
 }

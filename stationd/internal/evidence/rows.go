@@ -54,7 +54,7 @@ type Rows struct {
 }
 
 // FactsOf fills in what the rows say. What only the running parts know is left to
-// the caller: Times.Ended of an attempt that is about to end, Egress, Loopback, Logs, Artifacts, and the counts of AgentRuntime.Bridge.
+// the caller: Times.Resumed, Times.Ended of an attempt that is about to end, Egress, Loopback, Logs, Artifacts, and the counts of AgentRuntime.Bridge.
 // A part of a row that cannot be read is left out.
 func FactsOf(rows Rows) Facts {
 	st, a := rows.Station, rows.Attempt

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
@@ -42,6 +43,7 @@ type attempt struct {
 	stop    context.CancelCauseFunc
 	settled chan struct{} // closed when it runs, stops or was let go
 	done    chan struct{} // closed when the conductor has ended
+	turned  atomic.Int64  // boot-time ms of the conductor's last step; 0 while it waits for a stop
 
 	// Of the conductor.
 	machine  lease.Machine
@@ -53,6 +55,7 @@ type attempt struct {
 	artifact *wire.Artifact
 	loopback *supervise.Loopback
 	known    chan struct{} // closed when an adopted shim's secrets are known; nil for a new one
+	resumed  int64         // when it was taken up, ms; 0: it began here
 	record   evidence.CleanedUp
 	gone     bool           // the shim is proven gone
 	kind     string         // of containment, as the shim's handle says
@@ -107,11 +110,14 @@ func (a *attempt) conduct(first func(context.Context) error) {
 	defer a.m.moved()
 	defer a.t.forget(a)
 	a.watching.Go(a.watchEnd)
+	a.turn()
 	if err := first(a.ctx); err != nil && a.ctx.Err() == nil {
 		a.fail(err)
 	}
 	a.settle()
+	a.turned.Store(0)
 	<-a.ctx.Done()
+	a.turn()
 	if a.base.Err() == nil {
 		a.end(a.base)
 	}
@@ -122,6 +128,9 @@ func (a *attempt) conduct(first func(context.Context) error) {
 		a.log.Warn("free the lease of the station", "err", err)
 	}
 }
+
+// turn says that the conductor begins a step.
+func (a *attempt) turn() { a.turned.Store(process.BootTime()) }
 
 func (a *attempt) settle() {
 	select {

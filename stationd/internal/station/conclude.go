@@ -45,7 +45,7 @@ func (a *attempt) conclude(ctx context.Context) bool {
 			return err
 		}
 		facts := evidence.FactsOf(rows)
-		facts.Times.Ended = evidence.Time(a.m.opts.Store.Now())
+		facts.Times.Resumed, facts.Times.Ended = evidence.Time(a.resumed), evidence.Time(a.m.opts.Store.Now())
 		facts.Egress, facts.Artifacts = a.wayOut(), manifest
 		facts.Stop.SignalPath, facts.Stop.Cleanup = a.record.SignalPath, a.record.Cleanup
 		facts.Process.Containment = or(a.kind, facts.Process.Containment)

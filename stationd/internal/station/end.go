@@ -31,10 +31,13 @@ func (a *attempt) end(ctx context.Context) {
 	a.resumeRecord()
 	a.shut(ctx)
 	a.terminate(ctx)
-	if !a.clean(ctx) || !a.conclude(ctx) {
+	if !a.clean(ctx) {
 		return
 	}
-	a.giveBack(ctx)
+	a.turn()
+	if a.conclude(ctx) {
+		a.giveBack(ctx)
+	}
 }
 
 // resumeRecord takes up what an earlier stationd wrote of this stop.
@@ -209,6 +212,7 @@ func (a *attempt) keepRecord() {
 // part of the record.
 func (a *attempt) clean(ctx context.Context) bool {
 	for try := 1; ; try++ {
+		a.turn()
 		left, err := a.prove(ctx)
 		if ctx.Err() != nil {
 			return false

@@ -9,8 +9,11 @@ import (
 
 // Hurry makes everything that is done now and then more frequent.
 func (m *Manager) Hurry(look, beat, leaseBeat, cleanup, release time.Duration) {
-	m.pace = pace{look: look, beat: beat, leaseBeat: leaseBeat, cleanupAgain: cleanup, releaseAgain: release}
+	m.pace = pace{look: look, beat: beat, leaseBeat: leaseBeat, cleanupAgain: cleanup, releaseAgain: release, stuck: usualPace.stuck}
 }
+
+// Stuck says how long a conductor's step may take.
+func (m *Manager) Stuck(d time.Duration) { m.pace.stuck = d }
 
 // Ask asks for a stop for any reason.
 func (m *Manager) Ask(ctx context.Context, stationID, reason, by string) (store.StationAttempt, error) {

@@ -21,6 +21,7 @@ type faulty struct {
 	heartbeat func() error                    // instead of the other's
 	release   func() error                    // before the other's
 	startShim func(context.Context)           // before the other's
+	bootID    func() error                    // before the other's
 	end       func() ([]supervise.Left, bool) // after the other's: what is said to be left, while true
 
 	mu    sync.Mutex
@@ -81,6 +82,15 @@ func (p *faulty) Machine(ctx context.Context, l lease.Lease) (lease.Machine, err
 type faultyMachine struct {
 	lease.Machine
 	p *faulty
+}
+
+func (m *faultyMachine) BootID(ctx context.Context) (string, error) {
+	if m.p.bootID != nil {
+		if err := m.p.bootID(); err != nil {
+			return "", err
+		}
+	}
+	return m.Machine.BootID(ctx)
 }
 
 func (m *faultyMachine) StartShim(ctx context.Context, spec wire.Spec, allowRoot bool) (lease.Shim, error) {

@@ -23,6 +23,7 @@ func (a *attempt) start(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
+		a.turn()
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -94,15 +95,20 @@ func (a *attempt) ground(ctx context.Context) error {
 	if err := a.machine.Prepare(ctx, p.RunAs); err != nil {
 		return err
 	}
-	grounding, err := a.machine.Sync(ctx, p.Workspace)
+	bounded, cancel := context.WithTimeout(ctx, groundTime)
+	defer cancel()
+	grounding, err := a.machine.Sync(bounded, p.Workspace)
 	if err != nil {
 		return err
 	}
+	a.turn()
 	crashpoint.At("workspace_synced")
 	harness := evidence.Harness{Name: or(p.Harness.Name, p.Name), Kind: evidence.FromSystem}
 	switch argv := p.Command.Argv; {
 	case p.Harness.Artifact != nil:
-		got, err := a.machine.Obtain(ctx, *p.Harness.Artifact)
+		bounded, cancel := context.WithTimeout(ctx, groundTime)
+		defer cancel()
+		got, err := a.machine.Obtain(bounded, *p.Harness.Artifact)
 		if err != nil {
 			return err
 		}

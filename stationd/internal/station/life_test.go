@@ -1,7 +1,9 @@
 package station_test
 
 import (
+	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -61,7 +63,7 @@ func TestLife(t *testing.T) {
 		"command":   f.Command.Mode == "argv" && f.Command.Hash == hash && f.Command.Hash == row.CommandHash && f.Command.Workdir == "." && len(f.Command.Redacted) == len(cmdline),
 		"harness":   f.Harness.Kind == evidence.FromArtifact && f.Harness.SHA256 == harnessOf(w.spec())["sha256"],
 		"bridge":    b.Port == row.Port && cmdline[2] == strconv.Itoa(int(b.Port)) && b.Path == s.Bridge && b.Requests == 2 && b.Streams == 0 && b.BytesOut > 0,
-		"times":     f.Times.Created != 0 && f.Times.Created <= f.Times.Started && f.Times.Started <= f.Times.Ready && f.Times.Ready <= f.Times.StopRequested && f.Times.StopRequested <= f.Times.Ended,
+		"times":     f.Times.Created != 0 && f.Times.Created <= f.Times.Started && f.Times.Started <= f.Times.Ready && f.Times.Ready <= f.Times.StopRequested && f.Times.StopRequested <= f.Times.Ended && f.Times.Resumed == 0,
 		"process":   p.BootID == process.BootID() && p.PID == int64(pid) && p.StartTime == int64(info.Start) && p.PGID == int64(pid) && p.UID == uid() && p.ShimPID == int64(info.PPID) && strings.HasPrefix(p.Containment, "pidns"),
 		"exit":      p.Exit.Code != nil && *p.Exit.Code == 7 && p.Exit.Signal == "" && p.Exit.Source == evidence.ExitFromShim,
 		"stop":      f.Stop.Reason == store.StopOperator && f.Stop.RequestedBy == w.ann.ID && f.Stop.GraceMS == 1000 && f.Stop.Cleanup.Result == evidence.CleanupClean,
@@ -171,9 +173,28 @@ func TestReplace(t *testing.T) {
 	}
 	if now := w.credential(next); now == old || len(now) < 32 {
 		t.Error("the credential is the same")
+	} else if status, of := w.daemonSays(next, now), w.daemonSays(next, old); status != 200 || of != 401 {
+		t.Errorf("the new daemon answers its credential with %d, the old one with %d", status, of)
 	}
 	w.stop(next)
 	w.clean(next)
+}
+
+// daemonSays asks the daemon of an attempt past the gate, with a credential.
+func (w *world) daemonSays(s station.Started, credential string) int {
+	w.Helper()
+	path := filepath.Join(w.await(s, store.AttemptReady).RuntimeDir, wire.In)
+	inside := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}}
+	r, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "http://127.0.0.1/health", nil)
+	w.ok(err)
+	r.Header.Set("Authorization", "Bearer "+credential)
+	answer, err := inside.Do(r)
+	w.ok(err)
+	w.ok(answer.Body.Close())
+	return answer.StatusCode
 }
 
 // credential is the daemon's, as its environment has it.

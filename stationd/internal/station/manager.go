@@ -133,9 +133,12 @@ func (m *Manager) Lease() *store.Lease {
 	return nil
 }
 
-// Healthy reports whether the supervising loop turns: WATCHDOG beats only then.
+// Healthy reports whether the supervising loop turns, and every conductor that has
+// something to do makes its steps: WATCHDOG beats only then.
 func (m *Manager) Healthy() bool {
-	return process.BootTime()-m.turned.Load() < healthyFor.Milliseconds()
+	now := process.BootTime()
+	t := m.term()
+	return now-m.turned.Load() < healthyFor.Milliseconds() && (t == nil || !t.stuck(now))
 }
 
 func (m *Manager) turn() { m.turned.Store(process.BootTime()) }

@@ -30,6 +30,7 @@ const (
 	birthTime    = 2 * time.Second        // for a shim of a crashed stationd to say who it is
 	cleanupTries = 10
 	artifactTime = 30 * time.Second
+	groundTime   = 15 * time.Minute // to fill a workspace, and to get a harness, also on a far machine
 	machineTime  = 30 * time.Second // one request to a machine
 	acquireTime  = 2 * time.Minute
 	againLeast   = time.Second // pauses between tries to reach a shim again
@@ -44,10 +45,12 @@ type pace struct {
 	leaseBeat    time.Duration // of a workspace
 	cleanupAgain time.Duration // while processes are left
 	releaseAgain time.Duration // while a lease cannot be given back
+	stuck        time.Duration // how long a conductor's step may take, before stationd is not healthy
 }
 
 var usualPace = pace{
 	look: time.Second, beat: store.StationBeat, leaseBeat: lease.BeatEvery, cleanupAgain: 30 * time.Second, releaseAgain: 5 * time.Minute,
+	stuck: 20 * time.Minute,
 }
 
 // missed is how many beats in a row end an attempt.

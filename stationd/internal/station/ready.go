@@ -54,6 +54,7 @@ func (a *attempt) awaitDaemon(ctx context.Context) error {
 	}
 	defer idle()
 	for pause := probeFirst; ; pause = min(2*pause, probeEvery) {
+		a.turn()
 		rows, err := a.listeners(bounded)
 		if err == nil {
 			if err := a.judge(a.loopback.Check(rows)); err != nil {

@@ -97,7 +97,7 @@ func (t *term) takeUp(u store.Unfinished) *attempt {
 	}
 	a.own(l, row)
 	a.held = heldBy(u.Lease)
-	a.birth, a.known = incarnation(row), make(chan struct{})
+	a.birth, a.known, a.resumed = incarnation(row), make(chan struct{}), s.Now()
 	if row.Desired == store.WantStopping {
 		a.stop(errStopping)
 	}
@@ -152,6 +152,10 @@ func (a *attempt) resume(w store.Workspace, refused error) error {
 		}
 	}
 	status, err := a.adopt(ctx)
+	if fault.Is(err, fault.ProviderUnreachable) {
+		a.log.Warn("find the shim of an attempt", "err", err)
+		return stopError(store.StopLost)
+	}
 	if err != nil {
 		return err
 	}
@@ -161,11 +165,12 @@ func (a *attempt) resume(w store.Workspace, refused error) error {
 	return a.goOn(w, status, refused)
 }
 
-// reach gets the machine of the lease; a few tries, since another host may be slow to
-// answer.
+// reach gets the machine of the lease, which may be another host that is out of reach;
+// it tries as long as a shim can be alive there.
 func (a *attempt) reach(ctx context.Context) error {
-	until := process.BootTime() + store.StationMissed.Milliseconds()
-	for pause := againLeast; ; pause *= 2 {
+	until := process.BootTime() + a.m.opts.Orphan.Milliseconds()
+	for pause := againLeast; ; pause = min(2*pause, againMost) {
+		a.turn()
 		err := a.enter(ctx)
 		again := fault.Is(err, fault.ProviderUnreachable) || fault.Is(err, fault.LeaseHeld)
 		if !again || process.BootTime() > until || !sleep(ctx, pause) {

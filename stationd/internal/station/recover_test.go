@@ -3,6 +3,8 @@ package station_test
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"database/sql"
 	"encoding/json"
 	"io"
 	"os"
@@ -23,6 +25,7 @@ import (
 	"drawbridge/stationd/internal/evidence"
 	"drawbridge/stationd/internal/station"
 	"drawbridge/stationd/internal/station/stationtest"
+	"drawbridge/stationd/internal/supervise"
 )
 
 // earlier is a stationd in a process of its own, on the directory of a world whose
@@ -94,7 +97,7 @@ func (e *earlier) started() station.Started {
 	return station.Started{Station: store.Station{ID: e.last.Station}, Attempt: 1, Bridge: e.last.Bridge}
 }
 
-// Proves station 17.M10, 17.T16 (a credential after a restart): a stationd that is
+// Proves station 17.M10 (its credential included): a stationd that is
 // killed while its attempt is ready leaves it running; the next one adopts it: the same
 // daemon, its credential and its tickets, and the gate answers.
 func TestRecover_Adopts(t *testing.T) {
@@ -122,6 +125,9 @@ func TestRecover_Adopts(t *testing.T) {
 	f := w.document(s)
 	if f.Process.Exit.Code == nil || f.Stop.Cleanup.Result != evidence.CleanupClean || strings.Join(signals(f), ",") != "group SIGTERM" || f.Logs.Dropped != 0 {
 		t.Errorf("%+v %+v %+v", f.Process.Exit, f.Stop, f.Logs)
+	}
+	if f.Times.Resumed <= f.Times.Ready || f.Times.Resumed >= f.Times.StopRequested || f.AgentRuntime.Bridge.Requests != 1 {
+		t.Errorf("%+v, %+v", f.Times, f.AgentRuntime.Bridge)
 	}
 	if strings.Contains(string(w.text(s)), secret) || w.find(secret) != "" {
 		t.Error("the credential is kept")
@@ -158,6 +164,55 @@ func TestRecover_ShimAlone(t *testing.T) {
 			}
 			w.clean(s)
 		})
+	}
+}
+
+// Proves station 17.M12, 17.V2 (reboot): where the row's boot is another, the shim that
+// it names gets no signal, although it is the one that was started: its daemon lives on.
+func TestRecover_Rebooted(t *testing.T) {
+	t.Parallel()
+	p := &faulty{}
+	w := newWorld(t, func(o *stationtest.Options) { o.Wrap = p.wrap })
+	e := w.began(w.spec(), "", "-orphan", "5m")
+	s := e.ready()
+	e.kill()
+	row, err := w.rowOf(s)
+	w.ok(err)
+	shim, err := process.Of(int(row.ShimPID))
+	w.ok(err)
+	end := func() error {
+		_, err := supervise.Kill(context.Background(), supervise.Options{Cgroup: supervise.CgroupParent()}, row.RuntimeDir, shim)
+		return err
+	}
+	t.Cleanup(func() { _ = end() })
+	inside := w.daemonOf(row)
+	w.change("UPDATE station_attempts SET supervisor_boot_id='11111111-2222-3333-4444-555555555555'")
+	w.open()
+	if row := w.ended(s); row.StopReason != store.StopRebooted {
+		t.Errorf("%+v", row)
+	}
+	if f := w.document(s); len(f.Stop.SignalPath) != 0 {
+		t.Errorf("%+v", f.Stop)
+	}
+	testkit.Eventually(t, patience, func() bool { return slices.Contains(p.called(), "release") })
+	if called := p.called(); !shim.Alive() || !inside.Alive() || has(called, "kill") || has(called, "end") || has(called, "adopt") {
+		t.Errorf("shim %v, daemon %v, asked %v", shim.Alive(), inside.Alive(), called)
+	}
+	w.ok(end()) // as a real boot would have
+	testkit.Eventually(t, patience, func() bool { return w.workspace(s).State == store.WorkspaceReleased })
+	w.clean(s)
+}
+
+// change alters rows while no stationd runs.
+func (w *world) change(statement string) {
+	w.Helper()
+	db, err := sql.Open("sqlite3", filepath.Join(w.options.Dir, "store", "store.db"))
+	w.ok(err)
+	defer db.Close()
+	done, err := db.ExecContext(w.Context(), statement)
+	w.ok(err)
+	if n, err := done.RowsAffected(); err != nil || n != 1 {
+		w.Fatal(n, err)
 	}
 }
 

@@ -133,6 +133,19 @@ func (t *term) forget(a *attempt) {
 	}
 }
 
+// stuck reports whether a conductor has begun a step too long ago.
+func (t *term) stuck(now int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, a := range t.attempts {
+		if at := a.turned.Load(); at != 0 && now-at > t.m.pace.stuck.Milliseconds() {
+			t.m.log.Error("an attempt makes no step", "station", id, "seconds", (now-at)/1000)
+			return true
+		}
+	}
+	return false
+}
+
 // live gives the attempt of a station that is claimed, or nil.
 func (t *term) live(stationID string) *attempt {
 	t.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/supervise"
@@ -62,20 +63,26 @@ func (a *attempt) activeAt(now int64) int64 {
 }
 
 // watchBeat is the station's heartbeat: the shim answers. Three missed in a row end
-// the attempt.
+// the attempt. While its machine is out of reach none is missed, until the shim has
+// ended everything by the orphan rule (station §4.5, §5.3).
 func (a *attempt) watchBeat() {
-	misses := 0
+	misses, answered := 0, process.BootTime()
 	beat := func() bool {
-		err := a.request(a.ctx, min(pingTime, a.m.pace.beat), func(ctx context.Context, c *supervise.Client) error { return c.Ping(ctx) })
+		wait := min(pingTime, a.m.pace.beat)
+		err := a.request(a.ctx, wait, func(ctx context.Context, c *supervise.Client) error { return c.Ping(ctx) })
+		cut := err != nil && a.cut(wait)
 		switch {
 		case a.ctx.Err() != nil:
+		case cut && process.BootTime()-answered < a.m.opts.Orphan.Milliseconds():
+			a.log.Warn("the machine of the attempt is out of reach", "err", err)
+			misses = 0
 		case err != nil:
-			if misses++; misses >= missed {
+			if misses++; cut || misses >= missed {
 				a.log.Warn("the shim has missed its beats", "err", err)
 				a.want(store.StopLost)
 			}
 		default:
-			misses = 0
+			misses, answered = 0, process.BootTime()
 			a.acknowledge()
 			a.beat()
 		}
@@ -83,6 +90,14 @@ func (a *attempt) watchBeat() {
 	}
 	beat()
 	a.every(a.m.pace.beat, beat)
+}
+
+// cut reports whether the provider cannot reach the machine now.
+func (a *attempt) cut(wait time.Duration) bool {
+	ctx, cancel := context.WithTimeout(a.ctx, wait)
+	defer cancel()
+	_, err := a.machine.BootID(ctx)
+	return fault.Is(err, fault.ProviderUnreachable)
 }
 
 // beat records that the shim answered, and when clients were last active.

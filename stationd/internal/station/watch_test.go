@@ -7,16 +7,19 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/shared/testkit"
 	"drawbridge/stationd/internal/egress"
 	"drawbridge/stationd/internal/evidence"
+	"drawbridge/stationd/internal/station"
 	"drawbridge/stationd/internal/station/stationtest"
 )
 
@@ -118,6 +121,84 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
+// A shim that does not answer because its machine is out of reach has missed nothing,
+// until its orphan rule has ended it (station §5.3).
+func TestHeartbeats_Cut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		orphan time.Duration
+		mends  bool
+	}{"mended": {time.Minute, true}, "for good": {5 * time.Second, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var down atomic.Bool
+			var asked atomic.Int64
+			p := &faulty{bootID: func() error {
+				if !down.Load() {
+					return nil
+				}
+				asked.Add(1)
+				return fault.New(fault.ProviderUnreachable, "reach the machine: the line is cut")
+			}}
+			w := newWorld(t, func(o *stationtest.Options) { o.Wrap, o.Orphan = p.wrap, c.orphan })
+			s := w.ready(w.spec())
+			row := w.await(s, store.AttemptReady)
+			shim, err := process.Of(int(row.ShimPID))
+			w.ok(err)
+			down.Store(true)
+			w.ok(process.Signal(shim, unix.SIGSTOP)) // as a cut line has it: no answer comes
+			since := w.Store.Now()
+			if !c.mends {
+				if row := w.ended(s); row.StopReason != store.StopLost || row.StopAt-since < 3500 {
+					t.Errorf("%s after %d ms", row.StopReason, row.StopAt-since)
+				}
+				w.clean(s)
+				return
+			}
+			testkit.Eventually(t, patience, func() bool { return asked.Load() > 4 })
+			w.ok(process.Signal(shim, unix.SIGCONT))
+			down.Store(false)
+			testkit.Eventually(t, patience, func() bool {
+				now, err := w.Store.StationAttempt(t.Context(), s.Station.ID, 1)
+				return err == nil && now.HeartbeatAt > since+1000
+			})
+			if status, body := w.get(s, w.ticket(s), "/health"); status != 200 {
+				t.Errorf("%d %s", status, body)
+			}
+			if row := w.stop(s); row.StopReason != store.StopOperator {
+				t.Errorf("%+v", row)
+			}
+			w.clean(s)
+		})
+	}
+}
+
+// Proves station 17.C5 (a part of stationd that hangs): a conductor that makes no step is
+// as bad as a loop that does not turn, and one that waits for a stop is not.
+func TestHealthy(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	p := &faulty{}
+	w := newWorld(t, func(o *stationtest.Options) {
+		o.Wrap = p.wrap
+		o.Adjust = func(m *station.Manager) { hurried(m); m.Stuck(3 * time.Second) }
+	})
+	s := w.ready(w.spec())
+	time.Sleep(3500 * time.Millisecond) // nothing shall happen
+	if !w.Manager.Healthy() {
+		t.Error("an attempt that is ready is taken for one that hangs")
+	}
+	w.stop(s)
+	p.startShim = func(context.Context) { <-hang }
+	next := w.start(w.spec())
+	testkit.Eventually(t, patience, func() bool { return !w.Manager.Healthy() })
+	close(hang)
+	w.await(next, store.AttemptReady)
+	testkit.Eventually(t, patience, w.Manager.Healthy)
+	w.stop(next)
+	w.clean(next)
+}
+
 // Proves station 17.V2 (lost supervisor): a shim that is killed takes everything with
 // it, and leaves a document.
 func TestShimKilled(t *testing.T) {
@@ -189,7 +270,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Proves station 17.E1, 17.E12 (at the level of a station): without a profile nothing
+// Proves station 17.E1 (at the level of a station): without a profile nothing
 // leads out and evidence says so.
 func TestNoWayOut(t *testing.T) {
 	t.Parallel()
