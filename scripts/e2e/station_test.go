@@ -22,12 +22,19 @@ func stationBin(t *testing.T) string {
 	for name, program := range map[string]string{"stationd": testkit.BuildProgram(t, "stationd"), "station-shim": testkit.BuildStatic(t, "stationd/shim")} {
 		copyProgram(t, program, filepath.Join(dir, name))
 	}
-	for up := dir; up != os.TempDir(); up = filepath.Dir(up) {
-		if err := os.Chmod(up, 0o755); err != nil {
+	open(t, dir, os.TempDir())
+	return dir
+}
+
+// open lets every user into dir and what it is in, below top. A Store that this
+// process has opened made its umask 077.
+func open(t *testing.T, dir, top string) {
+	t.Helper()
+	for ; dir != top; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return dir
 }
 
 func copyProgram(t *testing.T, from, to string) {
@@ -35,6 +42,9 @@ func copyProgram(t *testing.T, from, to string) {
 	data, err := os.ReadFile(from)
 	if err == nil {
 		err = os.WriteFile(to, data, 0o755)
+	}
+	if err == nil {
+		err = os.Chmod(to, 0o755) // whatever the umask is
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func TestDocs_Station(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(r.Path(program)), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	open(t, filepath.Dir(r.Path(program)), r.Path("work"))
 	copyProgram(t, harness.Path, r.Path(program))
 
 	page, err := os.ReadFile(filepath.Join(testkit.Root(), "docs", "station.md"))
