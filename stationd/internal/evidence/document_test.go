@@ -35,7 +35,7 @@ func full() evidence.Facts {
 		Command: evidence.Command{Mode: launch.Argv, Redacted: []string{"harness", "--port", "{port}"}, Hash: strings.Repeat("ab", 32), Workdir: "app"},
 		Grounding: launch.Grounding{Repo: "https://git.test/x.git", SHA: strings.Repeat("1", 40), Branch: "main", Dirty: launch.Dirty{Modified: 1, Digest: strings.Repeat("2", 64)},
 			TreeDigest: strings.Repeat("3", 64), Files: 4, Bytes: 5},
-		Harness: evidence.Harness{Name: "sandbox-agent", Kind: evidence.FromArtifact, SHA256: strings.Repeat("4", 64), SignatureKeyID: "A1B2C3D4E5F60718", Version: "0.4.2", VersionSource: evidence.Reported},
+		Harness: evidence.Harness{Name: "sandbox-agent", Kind: evidence.FromArtifact, SHA256: strings.Repeat("4", 64), SignatureKeyID: "A1B2C3D4E5F60718"},
 		Times:   evidence.Times{Created: at(0), Started: at(1), Ready: at(2), StopRequested: at(3), Ended: at(4)},
 		Process: evidence.Process{BootID: "b0070000-0000-4000-8000-000000000000", ShimPID: 10, ShimStart: 100, PID: 11, StartTime: 101, PGID: 11, UID: 65534, Containment: "pidns",
 			Exit: evidence.Exit{Code: number(143), Signal: "SIGTERM", Source: evidence.ExitFromShim}},
@@ -85,7 +85,7 @@ func TestDocument(t *testing.T) {
 "grounding":{"repo":"https://git.test/x.git","sha":"1111111111111111111111111111111111111111","branch":"main",
  "dirty":{"modified":1,"added":0,"deleted":0,"untracked":0,"digest":"2222222222222222222222222222222222222222222222222222222222222222"},
  "treeDigest":"3333333333333333333333333333333333333333333333333333333333333333","files":4,"bytes":5},
-"harness":{"name":"sandbox-agent","kind":"artifact","sha256":"4444444444444444444444444444444444444444444444444444444444444444","signatureKeyId":"A1B2C3D4E5F60718","version":"0.4.2","versionSource":"reported"},
+"harness":{"name":"sandbox-agent","kind":"artifact","sha256":"4444444444444444444444444444444444444444444444444444444444444444","signatureKeyId":"A1B2C3D4E5F60718"},
 "times":{"created":"2026-02-02T02:40:00.123Z","started":"2026-02-02T02:40:01.123Z","ready":"2026-02-02T02:40:02.123Z","resumed":null,"stopRequested":"2026-02-02T02:40:03.123Z","ended":"2026-02-02T02:40:04.123Z"},
 "process":{"bootId":"b0070000-0000-4000-8000-000000000000","shimPid":10,"shimStart":100,"pid":11,"startTime":101,"pgid":11,"uid":65534,"containment":"pidns","exit":{"code":143,"signal":"SIGTERM","source":"shim"}},
 "stop":{"reason":"operator_stop","requestedBy":"prn_x","signalPath":[{"at":"2026-02-02T02:40:03.123Z","target":"group","signal":"SIGTERM","result":"sent"}],"graceMs":10000,
@@ -133,7 +133,7 @@ func TestDocument_Redacts(t *testing.T) {
 		f.Grounding.Repo += "ssh://h/x#" + s
 		f.Grounding.Branch += s
 		f.Harness.Name += s
-		f.Harness.Version += "Authorization: Bearer " + s
+		f.Harness.SHA256 += "Authorization: Bearer " + s
 		f.Process.Containment += s
 		f.Process.Exit.Signal += s
 		f.Stop.RequestedBy += s
@@ -198,7 +198,7 @@ func TestDocument_Bounds(t *testing.T) {
 	if n := len(agent["tickets"].([]any)); n != evidence.MaxTickets || agent["ticketCount"] != 5000.0 {
 		t.Errorf("%d tickets of %v", n, agent["ticketCount"])
 	}
-	f.Harness.Version = strings.Repeat("long ", 1<<20)
+	f.Harness.Name = strings.Repeat("long ", 1<<20)
 	doc, why := evidence.Document(f, redactor(t))
 	if why == nil || parse(t, doc)["redactionFailed"] != true {
 		t.Errorf("%v: %.200s", why, doc)

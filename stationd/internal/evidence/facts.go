@@ -52,23 +52,20 @@ type Command struct {
 	Workdir  string   `json:"workdir"`
 }
 
-// Kinds of a Harness, and sources of its version.
+// Kinds of a Harness.
 const (
 	FromWorkspace = "workspace" // its tree digest is the grounding's
 	FromArtifact  = "artifact"
 	FromSystem    = "system"
-
-	Reported = "reported" // by the program itself
 )
 
-// Harness identifies the program.
+// Harness identifies the program, by what was verified: it is not executed to ask for
+// its version.
 type Harness struct {
 	Name           string `json:"name"`
 	Kind           string `json:"kind"`
 	SHA256         string `json:"sha256,omitempty"`
 	SignatureKeyID string `json:"signatureKeyId,omitempty"`
-	Version        string `json:"version,omitempty"`
-	VersionSource  string `json:"versionSource,omitempty"`
 }
 
 // Bridge is where and how much the daemon was reached. Port is the daemon's own,
