@@ -159,10 +159,18 @@ func (m *localMachine) Layout() Layout                                  { return
 func (m *localMachine) Network() egress.Enforcement                     { return egress.Netns }
 func (m *localMachine) Addresses(context.Context) ([]netip.Addr, error) { return place.Addresses() }
 func (m *localMachine) FreePort(context.Context) (int, error)           { return freePort() }
-func (m *localMachine) Wipe(context.Context) error                      { return m.at.Wipe() }
 func (m *localMachine) Close() error                                    { return nil }
 func (m *localMachine) FileSHA256(_ context.Context, p string) (string, error) {
 	return place.FileSHA256(p)
+}
+
+// Wipe removes an empty cgroup besides.
+func (m *localMachine) Wipe(context.Context) error {
+	if err := m.at.Wipe(); err != nil {
+		return err
+	}
+	supervise.Sweep(m.shim, m.at.Layout().Runtime)
+	return nil
 }
 
 func (m *localMachine) Prepare(_ context.Context, runAs *launch.User) error {

@@ -1,6 +1,8 @@
 package lease_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,8 +12,10 @@ import (
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
+	"drawbridge/shared/testkit"
 	"drawbridge/stationd/internal/launch"
 	"drawbridge/stationd/internal/lease"
+	"drawbridge/stationd/internal/place"
 	"drawbridge/stationd/internal/supervise"
 )
 
@@ -184,5 +188,23 @@ func synced(t *testing.T, m lease.Machine) {
 	}
 	if _, err := os.Lstat(filepath.Join(m.Layout().Workspace, "out")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the link that leads out is there")
+	}
+}
+
+// A cgroup that was made for a shim which never came goes with the runtime directory.
+func TestLocal_WipeSweeps(t *testing.T) {
+	dir := testkit.RuntimeDir(t)
+	base := place.Base{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
+	groups := t.TempDir()
+	p := lease.NewLocal(base, supervise.Options{Cgroup: groups})
+	defer p.Close()
+	m := machine(t, p, acquire(t, p))
+	sum := sha256.Sum256([]byte(m.Layout().Runtime))
+	group := filepath.Join(groups, "drawbridge-"+hex.EncodeToString(sum[:8]))
+	if err := errors.Join(os.Mkdir(group, 0o700), m.Wipe(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(group); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the cgroup: %v", err)
 	}
 }

@@ -100,6 +100,14 @@ func findCgroup(pid int, name string) (string, bool) {
 	return filepath.Join(mount, own), true
 }
 
+// Sweep removes the cgroup of a runtime directory's shim that a stationd made before it
+// ended, if it is empty: nobody else would, when the shim never said who it is.
+func Sweep(o Options, runtime string) {
+	if o.Cgroup != "" {
+		_ = os.Remove(filepath.Join(o.Cgroup, groupPrefix+groupName(runtime))) // there is none, mostly
+	}
+}
+
 // dropCgroup removes the attempt's group, once it is empty.
 func (p *Process) dropCgroup() {
 	if p.cgroup != "" {
