@@ -180,7 +180,8 @@ func (t *tx) addPrincipal(n NewPrincipal) (Principal, error) {
 	}
 	_, err := t.exec(principalInsert, "principal", id, "org", n.Org, "name", n.Name, "hash", hash, "uid", uid, "now", t.now)
 	if violated(err) != "" {
-		return Principal{}, fault.New(fault.PrincipalExists, "add principal %.64q to %.64q: there is one of that name, user or secret", n.Name, n.Org)
+		return Principal{}, fault.New(fault.PrincipalExists, "add principal %.64q to %.64q: there is one of that name, user or secret", n.Name, n.Org).
+			WithHint("stationd principal list shows it; the name of a revoked one stays taken")
 	}
 	if err != nil {
 		return Principal{}, err

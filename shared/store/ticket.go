@@ -127,7 +127,8 @@ func (s *Store) IssueTicket(ctx context.Context, l *Lease, n NewTicket) (k Ticke
 		n.Life = TicketLife
 	}
 	if n.Life < TicketLifeLeast || n.Life > TicketLifeMost || n.MaxUses < 0 || !strings.HasPrefix(n.Prefix, "/") || n.SecretSHA256 == [sha256.Size]byte{} {
-		return k, fault.New(fault.TicketScope, "issue a ticket for station %.64s: a life of %s, %d uses, a prefix of %d bytes", n.StationID, n.Life, n.MaxUses, len(n.Prefix))
+		return k, fault.New(fault.TicketScope, "issue a ticket for station %.64s: a life of %s, %d uses, a prefix of %d bytes", n.StationID, n.Life, n.MaxUses, len(n.Prefix)).
+			WithHint("a ticket lives %s to %s, has a prefix that begins with /, and 0 or more uses", TicketLifeLeast, TicketLifeMost)
 	}
 	err = s.onStation(ctx, l, n.StationID, func(t *tx) error {
 		for _, id := range []string{n.Issuer, n.PrincipalID} {
@@ -136,7 +137,8 @@ func (s *Store) IssueTicket(ctx context.Context, l *Lease, n NewTicket) (k Ticke
 				return err
 			}
 			if role != RoleOwner && role != RoleManager {
-				return fault.New(fault.RoleDenied, "issue a ticket for station %s: principal %.64s has no role that controls it", n.StationID, id)
+				return fault.New(fault.RoleDenied, "issue a ticket for station %s: principal %.64s has no role that controls it", n.StationID, id).
+					WithHint("an owner gives it with stationd member grant %s %.64s manager", n.StationID, id)
 			}
 		}
 		a, ok, err := first(t, scanStationAttempt, attemptLive, "station", n.StationID)
@@ -144,7 +146,8 @@ func (s *Store) IssueTicket(ctx context.Context, l *Lease, n NewTicket) (k Ticke
 			return err
 		}
 		if !ok {
-			return fault.New(fault.StationEnded, "issue a ticket for station %s: no attempt of it runs", n.StationID)
+			return fault.New(fault.StationEnded, "issue a ticket for station %s: no attempt of it runs", n.StationID).
+				WithHint("stationd start -replace %s begins the next one", n.StationID)
 		}
 		if a.Desired != WantRunning {
 			return attemptState("issue a ticket for", a)

@@ -74,11 +74,12 @@ func Probe(ctx context.Context, shim, runtime string) Report {
 func (r Report) Select(shim string) (Options, string, error) {
 	at := slices.IndexFunc(r.Kinds, func(k Kind) bool { return k.Selected && k.Name == KindPIDNamespace })
 	if at < 0 {
-		err := fault.New(fault.ContainmentMissing, "this machine offers no containment that a daemon cannot leave")
+		why := ""
 		if len(r.Kinds) > 0 && r.Kinds[0].Detail != "" {
-			err = err.With("detail", r.Kinds[0].Detail)
+			why = ": " + r.Kinds[0].Detail
 		}
-		return Options{}, "", err.WithHint("run stationd as root, or allow unprivileged user namespaces; stationd doctor says what was tried")
+		return Options{}, "", fault.New(fault.ContainmentMissing, "this machine offers no containment that a daemon cannot leave%s", why).
+			WithHint("stationd doctor says what was tried; who is not root needs unprivileged user namespaces")
 	}
 	if r.cgroup != "" {
 		return Options{Shim: shim, Cgroup: r.cgroup}, KindPIDNamespaceCgroup, nil
