@@ -238,6 +238,7 @@ func (j *Journal) keep(ended []Evidence, counts map[string]Count, err error) {
 		j.add(c)
 	}
 	if len(j.settled)+len(counts) > 0 {
+		j.due = time.Time{} // else rows beyond one commit would be tried again at once
 		j.within(againAfter)
 	}
 	j.log.Warn("rows are not written", "err", err, "waiting", len(j.settled))

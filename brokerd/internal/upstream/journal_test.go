@@ -225,3 +225,24 @@ func TestJournal_Fails(t *testing.T) {
 	})
 	check(t, r, "end1 g+1/0 1", "end1 end2 g+1/0 0", "end1 end2 g+1/0 0")
 }
+
+// A Ledger that fails is tried again after a pause, also when more rows wait than one
+// commit takes.
+func TestJournal_FailsMany(t *testing.T) {
+	r := &recorder{fail: errors.New("disk full")}
+	journal(t, r, func(j *upstream.Journal) {
+		for seq := range int64(40) {
+			j.Settle(upstream.Evidence{Seq: seq})
+		}
+		time.Sleep(time.Second)
+		r.mu.Lock()
+		r.fail = nil
+		r.mu.Unlock()
+		if n := len(r.seen()); n < 3 || n > 5 {
+			t.Errorf("tried %d times within a second", n)
+		}
+		if err := j.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
