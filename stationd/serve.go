@@ -142,6 +142,8 @@ func answer(ctx context.Context, m *station.Manager, db *store.Store, api contro
 			return nil
 		}
 		switch err := ensureSelf(ctx, db, lease); {
+		case ctx.Err() != nil:
+			return nil
 		case fault.Is(err, fault.LeaseLost):
 			continue
 		case err != nil:

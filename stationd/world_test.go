@@ -350,6 +350,9 @@ func (d *child) exits(want int) {
 	if got := d.cmd.ProcessState.ExitCode(); got != want {
 		d.t.Errorf("stationd ended with %d, want %d", got, want)
 	}
+	if log := d.log.String(); want == 0 && strings.Contains(log, `"level":"ERROR"`) {
+		d.t.Errorf("an ordinary end is told as an error:\n%s", log)
+	}
 }
 
 func (d *child) signal(sig syscall.Signal) *child {
