@@ -122,10 +122,11 @@ func (s *Server) revokePrincipal(q *request) error {
 	}
 	p, err := s.opts.Store.Principal(q.Context(), q.vars["principal"])
 	switch {
+	case fault.Is(err, fault.NotFound), err == nil && p.Org != q.by.Org:
+		return fault.New(fault.NotFound, "there is no principal %.64q in %s", q.vars["principal"], q.by.Org).
+			WithHint("stationd principal list shows the ids (prn_…)")
 	case err != nil:
 		return err
-	case p.Org != q.by.Org:
-		return fault.New(fault.NotFound, "there is no principal %s in %s", p.ID, q.by.Org)
 	case p.ID == q.by.ID:
 		return fault.New(fault.InvalidArguments, "revoke principal %s: it is the user that runs stationd", p.ID)
 	}

@@ -186,7 +186,7 @@ func (s *Server) may(q *request, stationID string, level int) (string, error) {
 	switch {
 	case role == "":
 		// Whoever has no role does not learn that the station exists.
-		return "", fault.New(fault.NotFound, "there is no station %.64q for this principal", stationID)
+		return "", fault.New(fault.NotFound, "there is no station %.64q for this principal", stationID).WithHint("stationd list shows the ids (stn_…) of yours")
 	case level >= operate && role == store.RoleViewer:
 		return "", fault.New(fault.RoleDenied, "a viewer sees status and evidence of station %s, and controls nothing", stationID)
 	case level >= own && role != store.RoleOwner:

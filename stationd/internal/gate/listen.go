@@ -24,7 +24,8 @@ func Listen(address string) (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fault.New(fault.Usage, "listen on %s: %w", to, err)
+		return nil, fault.New(fault.ListenerUnavailable, "listen on %s: %w", to, err).
+			WithHint("ss -tlnp shows who has the port; another -listen, or port 0, takes a free one")
 	}
 	return l, nil
 }

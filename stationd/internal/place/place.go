@@ -233,15 +233,15 @@ func own(path string, user *wire.User) error {
 func FileSHA256(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return "", fmt.Errorf("identify the program: %w", cause(err))
+		return "", fmt.Errorf("read it: %w", cause(err))
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxProgram {
-		return "", errors.New("identify the program: not a regular file of a sensible size")
+		return "", errors.New("it is no regular file of a sensible size")
 	}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
-		return "", fmt.Errorf("identify the program: %w", cause(err))
+		return "", fmt.Errorf("read it: %w", cause(err))
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }

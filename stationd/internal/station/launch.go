@@ -121,7 +121,8 @@ func (a *attempt) ground(ctx context.Context) error {
 		}
 		program := p.Command.Fill(launch.Place{Workspace: a.machine.Layout().Workspace, Workdir: p.Workdir}, false)[0]
 		if harness.SHA256, err = a.machine.FileSHA256(ctx, program); err != nil {
-			return fault.New(fault.DaemonNotStarted, "identify the program of %s: %w", p.Name, err)
+			return fault.New(fault.DaemonNotStarted, "identify the program %.120q of %s: %w", argv[0], p.Name, err).
+				WithHint("the command's first word is an absolute path of that machine or a file of the workspace, or the spec has harness.artifact")
 		}
 	}
 	a.launched = evidence.Launch{Grounding: grounding, Harness: harness, GraceMS: p.grace.Milliseconds()}
