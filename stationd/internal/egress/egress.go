@@ -275,6 +275,9 @@ func (v *visitor) Close() error {
 	return v.Conn.Close()
 }
 
+// SyscallConn gives the socket, for splice.
+func (v *visitor) SyscallConn() (syscall.RawConn, error) { return raw(v.Conn) }
+
 // CloseWrite passes the end of one direction on.
 func (v *visitor) CloseWrite() error { return closeWrite(v.Conn) }
 

@@ -32,7 +32,8 @@ var public = netip.MustParseAddr("93.184.216.34")
 type rig struct {
 	t     *testing.T
 	proxy *egress.Proxy
-	at    string // where it listens
+	net   string // where it listens
+	at    string
 	stop  func() // ends Run, and waits for it
 
 	mu      sync.Mutex
@@ -68,6 +69,16 @@ func (r *rig) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 // newRig starts a proxy; change may alter its options.
 func newRig(t *testing.T, profile egress.Profile, change func(*egress.Options)) *rig {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRigOn(t, l, profile, change)
+}
+
+// newRigOn starts a proxy that listens at l.
+func newRigOn(t *testing.T, l net.Listener, profile egress.Profile, change func(*egress.Options)) *rig {
+	t.Helper()
 	r := &rig{t: t, names: map[string][]netip.Addr{}}
 	if profile.Name == "" {
 		profile.Name = "test"
@@ -83,14 +94,10 @@ func newRig(t *testing.T, profile egress.Profile, change func(*egress.Options)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- proxy.Run(ctx, l) }()
-	r.proxy, r.at = proxy, l.Addr().String()
+	r.proxy, r.net, r.at = proxy, l.Addr().Network(), l.Addr().String()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -138,7 +145,7 @@ func (r *rig) lead(world string) {
 // connect asks for a tunnel and gives the status, and the connection when it is open.
 func (r *rig) connect(target string) (int, net.Conn) {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.at)
+	c, err := net.Dial(r.net, r.at)
 	if err != nil {
 		r.t.Fatal(err)
 	}

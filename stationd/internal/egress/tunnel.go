@@ -102,7 +102,7 @@ func (t *tunnel) Read(b []byte) (int, error) {
 	if n == 0 {
 		return n, err
 	}
-	t.timer.Reset(milliseconds(t.proxy.opts.Profile.Limits.IdleMS))
+	t.stir()
 	if got := t.proxy.record.grant(t.row, t.proxy.opts.Profile.Limits, false, n); got < n {
 		t.cut(Limit)
 		return got, errCut
@@ -118,7 +118,7 @@ func (t *tunnel) Write(b []byte) (int, error) {
 		t.proxy.record.unsent(t.row, granted-n)
 	}
 	if n > 0 {
-		t.timer.Reset(milliseconds(t.proxy.opts.Profile.Limits.IdleMS))
+		t.stir()
 	}
 	if err == nil && granted < len(b) {
 		t.cut(Limit)
@@ -126,6 +126,9 @@ func (t *tunnel) Write(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// stir notes that the tunnel is not silent.
+func (t *tunnel) stir() { t.timer.Reset(milliseconds(t.proxy.opts.Profile.Limits.IdleMS)) }
 
 // serve answers one request of the daemon.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
@@ -192,17 +195,56 @@ func (p *Proxy) carry(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	var back sync.WaitGroup
-	back.Go(func() { pass(inside, out, out) })
-	pass(out, inside, out)
+	back.Go(func() { out.pass(inside, out.Conn, false) })
+	out.pass(out.Conn, inside, true)
 	back.Wait()
 }
 
-// pass copies one direction and passes its end on; an error ends both.
-func pass(to, from net.Conn, t *tunnel) {
-	buffer := chunks.Get().(*[]byte)
-	defer chunks.Put(buffer)
-	if _, err := io.CopyBuffer(to, from, *buffer); err != nil || closeWrite(to) != nil {
+// pass moves one direction and passes its end on; an error ends both.
+func (t *tunnel) pass(to, from net.Conn, up bool) {
+	if t.move(to, from, up) != nil || closeWrite(to) != nil {
 		t.close()
+	}
+}
+
+// move counts, limits and watches what it moves, as Read and Write do. Of bytes
+// beyond the limit none is passed on, and all before them are.
+func (t *tunnel) move(to, from net.Conn, up bool) error {
+	source, err := raw(from)
+	if err != nil {
+		return err
+	}
+	sink, err := raw(to)
+	if err != nil {
+		return err
+	}
+	p, err := newPipe()
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	for {
+		n, err := p.fill(source)
+		if n == 0 {
+			return err
+		}
+		t.stir()
+		granted := t.proxy.record.grant(t.row, t.proxy.opts.Profile.Limits, up, n)
+		for left := granted; left > 0; {
+			sent, err := p.drain(sink, left)
+			left -= sent
+			if err != nil {
+				if up {
+					t.proxy.record.unsent(t.row, left)
+				}
+				return err
+			}
+			t.stir()
+		}
+		if granted < n {
+			t.cut(Limit)
+			return errCut
+		}
 	}
 }
 
