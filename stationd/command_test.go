@@ -219,4 +219,8 @@ cleanup      pending  it is under way
 	if status != 0 || out != want {
 		t.Errorf("status %d\n%s", status, out)
 	}
+	named := strings.Replace(body, `{"stationId":`, `{"name":"api","stationId":`, 1)
+	if out, _, _ := call(t, "status", "stn_a", "-runtime-dir", canned(t, 200, named)); !strings.HasPrefix(out, "station      stn_a  name api, profile agent,") {
+		t.Errorf("with a name:\n%s", out)
+	}
 }

@@ -66,7 +66,7 @@ func statusCommand(stdout io.Writer) *service.Command {
 // means.
 func statusRows(st control.Status, now time.Time) [][]string {
 	rows := [][]string{
-		{"station", st.StationID, "name " + orDash(st.Name) + ", profile " + st.Profile + ", owner " + st.Owner + ", your role " + st.Role},
+		{"station", st.StationID, whatItIs(st)},
 		{"state", st.State, ""},
 		{"wanted", st.DesiredState, ""},
 		{"attempt", strconv.FormatInt(st.Attempt, 10), ""},
@@ -88,6 +88,14 @@ func statusRows(st control.Status, now time.Time) [][]string {
 		rows[i] = row
 	}
 	return rows
+}
+
+func whatItIs(st control.Status) string {
+	text := "profile " + st.Profile + ", owner " + st.Owner + ", your role " + st.Role
+	if st.Name != "" {
+		text = "name " + st.Name + ", " + text
+	}
+	return text
 }
 
 // failureText says why an attempt was never ready.

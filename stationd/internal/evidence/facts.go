@@ -222,7 +222,7 @@ func LimitsOf(ttl, idle time.Duration) Limits {
 // LogSummary describes the log that was kept.
 type LogSummary struct {
 	Bytes   int64  `json:"bytes"`   // of text that is kept
-	Dropped int64  `json:"dropped"` // left out of the middle, and lost before it was taken
+	Dropped int64  `json:"dropped"` // left out of the middle, and lost before it was taken; pieces of lines beside such a gap are hidden and not counted
 	SHA256  string `json:"sha256"`  // of the text as it is read, marks of what is left out included
 }
 

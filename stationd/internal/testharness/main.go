@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -126,7 +127,8 @@ func serve(o options, stdout io.Writer) (int, error) {
 	if err := startChildren(o); err != nil {
 		return 0, err
 	}
-	go talk(o, stdout)
+	out := &wholeLines{out: stdout}
+	go talk(o, out)
 	time.Sleep(o.readyAfter)
 
 	listeners, err := listen(o)
@@ -138,7 +140,7 @@ func serve(o options, stdout io.Writer) (int, error) {
 	for _, l := range listeners {
 		go func() { failed <- server.Serve(l) }()
 	}
-	fmt.Fprintf(stdout, "testharness: listening on %s\n", listeners[0].Addr())
+	out.say(0, fmt.Sprintf("testharness: listening on %s\n", listeners[0].Addr()))
 
 	var end <-chan time.Time
 	if o.exitAfter > 0 {
@@ -186,8 +188,26 @@ func listen(o options) ([]net.Listener, error) {
 	return out, nil
 }
 
+// wholeLines keeps a line that is printed in pieces free of other lines.
+type wholeLines struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// say prints the pieces of a line with a pause between two.
+func (w *wholeLines) say(pause time.Duration, pieces ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, p := range pieces {
+		if i > 0 {
+			time.Sleep(pause)
+		}
+		fmt.Fprint(w.out, p)
+	}
+}
+
 // talk prints what the flags ask for.
-func talk(o options, stdout io.Writer) {
+func talk(o options, out *wholeLines) {
 	text := o.print
 	if o.printEnv != "" {
 		text += os.Getenv(o.printEnv)
@@ -197,14 +217,12 @@ func talk(o options, stdout io.Writer) {
 			break
 		}
 		half := len(text) / 2
-		fmt.Fprint(stdout, text[:half])
-		time.Sleep(o.every)
-		fmt.Fprintln(stdout, text[half:])
+		out.say(o.every, text[:half], text[half:]+"\n")
 		time.Sleep(o.every)
 	}
 	line := strings.Repeat("flood ", 12) + "\n"
 	for n := int64(0); n < o.flood; n += int64(len(line)) {
-		if _, err := io.WriteString(stdout, line); err != nil {
+		if _, err := io.WriteString(out.out, line); err != nil {
 			return
 		}
 	}
