@@ -230,14 +230,18 @@ func (r *interleaving) ended(t store.Turn) {
 	}
 	kinds, ids := map[string]int{}, map[string]bool{}
 	for _, c := range r.callbacks(t.ID) {
-		kinds[c.Kind]++
+		kind := c.Kind
+		if strings.HasPrefix(c.MessageID, "msg-approval-doubt-") {
+			kind = "doubt" // of a decision in whose middle a program died
+		}
+		kinds[kind]++
 		if ids[c.MessageID] {
 			r.t.Errorf("turn %s: event %s has two callbacks", t.ID, c.MessageID)
 		}
 		ids[c.MessageID] = true
 	}
 	if kinds["completion"] != count["completed"] || kinds["stall"] > count["stalled"]+count["submission_uncertain"]+count["submission_not_accepted"] ||
-		kinds["approval"] > len(approvals) {
+		kinds["approval"] > len(approvals) || kinds["doubt"] > count["approval_uncertain"] {
 		r.t.Errorf("turn %s: events %v and %d approvals have callbacks %v", t.ID, count, len(approvals), kinds)
 	}
 }
