@@ -534,5 +534,8 @@ func registeredRun(first bool) func(*store.NewGrant) {
 }
 
 func draft(grantID string) store.RequestDraft {
-	return store.RequestDraft{GrantID: grantID, Evidence: fmt.Appendf(nil, `{"seq":0,"grant_id":%q,"outcome":"reserved","status":null,"ended_at":null}`, grantID), StartedAt: 5}
+	evidence := func(seq int64) []byte {
+		return fmt.Appendf(nil, `{"seq":%d,"grant_id":%q,"outcome":"reserved","status":null,"ended_at":null}`, seq, grantID)
+	}
+	return store.RequestDraft{GrantID: grantID, Evidence: evidence, StartedAt: 5}
 }

@@ -38,6 +38,7 @@ func TestCanonical(t *testing.T) {
 		{"words", `{"a":true,"b":false,"c":null}`, `{"a":true,"b":false,"c":null}`},
 		{"numbers keep their spelling", `{"a":[0,-0,1.50,1E+2,-2e-3,0.0]}`, `{"a":[0,-0,1.50,1E+2,-2e-3,0.0]}`},
 		{"three of a name, with what is inside", `{"a":{"x":1,"x":2},"b":1,"a":[{"y":1,"y":2}],"a":{"z":1,"z":{"w":1,"w":2}}}`, `{"a":{"z":{"w":2}},"b":1}`},
+		{"escapes in a row", `{"a\n":"\n\n\\\"\t","b\\":"\\"}`, `{"a\n":"\n\n\\\"\t","b\\":"\\"}`},
 		{"a name escaped", `{"model":"other","mod\u0065l":"bound"}`, `{"model":"bound"}`},
 		{"case matters", `{"Model":1,"model":2}`, `{"Model":1,"model":2}`},
 		{"many members", many(`"z":1`), many(`"z":1`)},
