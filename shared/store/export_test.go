@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"strconv"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -28,6 +30,20 @@ func FailCommit(s *Store, err error) {
 	if err != nil {
 		s.failCommit = func() error { return err }
 	}
+}
+
+// FullDisk lets the database of s grow no more; it may grow again when the returned
+// function was called.
+func FullDisk(s *Store) (free func()) {
+	pages := func(n int) {
+		w := <-s.write
+		defer func() { s.write <- w }()
+		if _, err := w.conn.ExecContext(context.Background(), "PRAGMA max_page_count = "+strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
+	pages(1) // SQLite makes it what there is
+	return func() { pages(1 << 30) }
 }
 
 // Migrations gives the shipped migrations.

@@ -51,7 +51,13 @@ type state struct {
 func (s *Store) probe(ctx context.Context) (state, error) {
 	var st state
 	refuse := func(code fault.Code, format string, args ...any) (state, error) {
-		return st, fault.New(code, "open the Store in %s: %w", s.opt.Dir, fmt.Errorf(format, args...))
+		err := fmt.Errorf(format, args...)
+		f := fault.New(code, "open the Store in %s: %w", s.opt.Dir, err)
+		var e sqlite3.Error
+		if errors.As(err, &e) {
+			f.Hint = hints[e.Code]
+		}
+		return st, f
 	}
 	conn, err := s.probeConn(ctx)
 	if err != nil {

@@ -88,7 +88,7 @@ func (s *Store) transact(ctx context.Context, fn func(*tx) error) error {
 		return err
 	}
 	if err := s.commit(w); err != nil {
-		return storeError("commit", err)
+		return storeError("write to the Store", err)
 	}
 	if !t.silent {
 		s.bell.ring()
@@ -104,17 +104,17 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return storeError("read", err)
+		return storeError("read the Store", err)
 	}
 	defer conn.Close()
 	if _, err := conn.ExecContext(context.Background(), "BEGIN"); err != nil {
-		return storeError("read", err)
+		return storeError("read the Store", err)
 	}
 	r := &writer{conn}
 	defer r.rollback()
 	t := &tx{conn: conn, now: s.opt.Now().UnixMilli(), holder: s.holder, newID: s.opt.NewID}
 	t.boot, t.bootID = s.opt.Boot()
-	return storeError("read", fn(t))
+	return storeError("read the Store", fn(t))
 }
 
 // inside checks the writer protocol, which a newer program may have raised since
@@ -122,13 +122,13 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 func inside(t *tx, fn func(*tx) error) error {
 	protocol, _, err := first(t, scanString, protocolNow)
 	if err != nil {
-		return storeError("read the writer protocol", err)
+		return storeError("read the Store's writer protocol", err)
 	}
 	if protocol != writerProtocolText {
 		return incompatible("its writer protocol is %q now, this program writes %q", protocol, writerProtocolText)
 	}
 	if err := fn(t); err != nil {
-		return storeError("write", err)
+		return storeError("write to the Store", err)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (s *Store) begin(ctx context.Context, w *writer, deadline time.Time) error 
 			return nil
 		}
 		if !isBusy(err) {
-			return storeError("begin a write", err)
+			return storeError("write to the Store", err)
 		}
 		if !time.Now().Before(deadline) {
 			return busy()
@@ -213,11 +213,22 @@ func storeError(doing string, err error) error {
 		return err
 	}
 	var e sqlite3.Error
+	_ = errors.As(err, &e) // its code stays 0 where SQLite said nothing
 	switch {
 	case isBusy(err):
 		return fault.New(fault.StoreBusy, "%s: %w", doing, err)
-	case errors.Is(err, errUnmoved), errors.As(err, &e) && (e.Code == sqlite3.ErrConstraint || e.Code == sqlite3.ErrError):
+	case errors.Is(err, errUnmoved), e.Code == sqlite3.ErrConstraint, e.Code == sqlite3.ErrError:
 		return fault.New(fault.Internal, "%s: %w", doing, err)
 	}
-	return fault.New(fault.StoreUnavailable, "%s: %w", doing, err)
+	f := fault.New(fault.StoreUnavailable, "%s: %w", doing, err)
+	f.Hint = hints[e.Code]
+	return f
+}
+
+// hints say what to do about what SQLite cannot mend. All programs take -store-dir.
+var hints = map[sqlite3.ErrNo]string{
+	sqlite3.ErrFull:     "free space where the Store is (-store-dir) and try again; this was not written, and nothing that was written before is lost",
+	sqlite3.ErrIoErr:    "reading or writing the disk of the Store (-store-dir) failed: look at its quota and at the kernel's log",
+	sqlite3.ErrReadonly: "the Store's files (-store-dir) take no writes: are they another user's, or is the file system mounted read-only?",
+	sqlite3.ErrCantOpen: "the files of the Store (-store-dir) cannot be opened: was the directory moved or removed, or are too many files open?",
 }

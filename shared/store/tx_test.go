@@ -3,11 +3,14 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"go/ast"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mattn/go-sqlite3"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/store"
@@ -107,6 +110,61 @@ func TestTx_FailedCommitLeavesNothing(t *testing.T) {
 	}
 	if _, err := w.TouchActivity(ctx, m, store.Activity{At: w.Now() + 1}); err != nil { // the connection is usable
 		t.Error(err)
+	}
+}
+
+// A full disk is told as one, with what to do; what was there stays, and there is
+// more as soon as there is room.
+func TestTx_FullDisk(t *testing.T) {
+	w := newWorld(t)
+	l, err := w.Acquire(ctx, store.StationdLease("here"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(i int) error {
+		_, err := w.AddPrincipal(ctx, l, store.NewPrincipal{Org: store.LocalOrg, Name: fmt.Sprintf("%s-%d", strings.Repeat("n", 40), i), PeerUID: int64(i)})
+		return err
+	}
+	free, added := store.FullDisk(w.Store), 0
+	for err == nil && added < 1000 {
+		if err = add(added); err == nil {
+			added++
+		}
+	}
+	f, ok := fault.As(err)
+	if !ok || f.Code != fault.StoreUnavailable || f.Message != "write to the Store: database or disk is full" ||
+		!strings.Contains(f.Hint, "free space where the Store is (-store-dir)") {
+		t.Fatalf("after %d: %+v", added, f)
+	}
+	if all, err := w.Principals(ctx, store.LocalOrg); err != nil || len(all) != added {
+		t.Errorf("%d of %d are left: %v", len(all), added, err)
+	}
+	free()
+	if err := add(added); err != nil {
+		t.Error(err)
+	}
+}
+
+// What SQLite cannot mend has a hint; what is no error of the disk has none.
+func TestTx_Hints(t *testing.T) {
+	w := newWorld(t)
+	for _, tc := range []struct {
+		err  error
+		hint string
+	}{
+		{sqlite3.Error{Code: sqlite3.ErrFull}, "free space"},
+		{sqlite3.Error{Code: sqlite3.ErrIoErr}, "kernel's log"},
+		{sqlite3.Error{Code: sqlite3.ErrReadonly}, "mounted read-only"},
+		{sqlite3.Error{Code: sqlite3.ErrCantOpen}, "cannot be opened"},
+		{sqlite3.Error{Code: sqlite3.ErrNomem}, ""},
+		{errors.New("something else"), ""},
+	} {
+		store.FailCommit(w.Store, tc.err)
+		_, err := w.Acquire(ctx, "x", time.Hour)
+		f, ok := fault.As(err)
+		if !ok || f.Code != fault.StoreUnavailable || !strings.Contains(f.Hint, tc.hint) || (tc.hint == "") != (f.Hint == "") {
+			t.Errorf("%v: got %+v", tc.err, f)
+		}
 	}
 }
 
