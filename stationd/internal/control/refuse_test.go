@@ -92,6 +92,24 @@ func TestRefusals_Hidden(t *testing.T) {
 	wantCode(t, err, fault.LeaseHeld)
 }
 
+// Where the Store cannot be used, the error says what was being done to what.
+func TestRefusals_NameWhatWasDone(t *testing.T) {
+	w := newWorld(t)
+	id := w.begun()
+	w.manager.fail = fault.New(fault.StoreUnavailable, "write to the Store: database or disk is full").WithHint("free space")
+	for doing, err := range map[string]error{
+		"start a station":    errorOnly(w.Start(t.Context(), []byte(spec), "")),
+		"stop station " + id: errorOnly(w.Stop(t.Context(), id)),
+	} {
+		f, ok := fault.As(err)
+		if !ok || f.Code != fault.StoreUnavailable || f.Message != doing+": write to the Store: database or disk is full" || f.Hint != "free space" {
+			t.Errorf("%s: got %+v", doing, f)
+		}
+	}
+}
+
+func errorOnly[T any](_ T, err error) error { return err }
+
 // The client's errors have the code of the server, and its hint.
 func TestClient_Errors(t *testing.T) {
 	w := newWorld(t)

@@ -22,26 +22,27 @@ type route struct {
 	query        []string // the keys that it knows
 	body         bool     // it takes one
 	serve        func(*Server, *request) error
+	doing        string // what it changes, where it does, with the segments in braces
 }
 
 // routes is the whole API (station §15).
 var routes = []route{
-	{"POST", "/v1/stations", nil, true, (*Server).start},
-	{"GET", "/v1/stations", nil, false, (*Server).list},
-	{"GET", "/v1/stations/{station}", []string{"wait", "attempt"}, false, (*Server).status},
-	{"POST", "/v1/stations/{station}/attempts", nil, false, (*Server).replace},
-	{"POST", "/v1/stations/{station}/stop", nil, false, (*Server).stop},
-	{"GET", "/v1/stations/{station}/logs", []string{"follow", "attempt"}, false, (*Server).logs},
-	{"POST", "/v1/stations/{station}/tickets", nil, true, (*Server).issueTicket},
-	{"DELETE", "/v1/tickets/{ticket}", nil, false, (*Server).revokeTicket},
-	{"GET", "/v1/stations/{station}/members", nil, false, (*Server).members},
-	{"PUT", "/v1/stations/{station}/members/{principal}", nil, true, (*Server).grant},
-	{"DELETE", "/v1/stations/{station}/members/{principal}", nil, false, (*Server).revokeRole},
-	{"GET", "/v1/principals", nil, false, (*Server).principals},
-	{"POST", "/v1/principals", nil, true, (*Server).addPrincipal},
-	{"DELETE", "/v1/principals/{principal}", nil, false, (*Server).revokePrincipal},
-	{"GET", "/v1/stations/{station}/evidence", []string{"attempt", "verify", "export"}, false, (*Server).evidence},
-	{"POST", "/v1/leases/{lease}/release", nil, true, (*Server).release},
+	{"POST", "/v1/stations", nil, true, (*Server).start, "start a station"},
+	{"GET", "/v1/stations", nil, false, (*Server).list, ""},
+	{"GET", "/v1/stations/{station}", []string{"wait", "attempt"}, false, (*Server).status, ""},
+	{"POST", "/v1/stations/{station}/attempts", nil, false, (*Server).replace, "replace the attempt of station {station}"},
+	{"POST", "/v1/stations/{station}/stop", nil, false, (*Server).stop, "stop station {station}"},
+	{"GET", "/v1/stations/{station}/logs", []string{"follow", "attempt"}, false, (*Server).logs, ""},
+	{"POST", "/v1/stations/{station}/tickets", nil, true, (*Server).issueTicket, "issue a ticket for station {station}"},
+	{"DELETE", "/v1/tickets/{ticket}", nil, false, (*Server).revokeTicket, "revoke ticket {ticket}"},
+	{"GET", "/v1/stations/{station}/members", nil, false, (*Server).members, ""},
+	{"PUT", "/v1/stations/{station}/members/{principal}", nil, true, (*Server).grant, "give principal {principal} a role on station {station}"},
+	{"DELETE", "/v1/stations/{station}/members/{principal}", nil, false, (*Server).revokeRole, "take the role of principal {principal} on station {station} away"},
+	{"GET", "/v1/principals", nil, false, (*Server).principals, ""},
+	{"POST", "/v1/principals", nil, true, (*Server).addPrincipal, "add a principal"},
+	{"DELETE", "/v1/principals/{principal}", nil, false, (*Server).revokePrincipal, "revoke principal {principal}"},
+	{"GET", "/v1/stations/{station}/evidence", []string{"attempt", "verify", "export"}, false, (*Server).evidence, ""},
+	{"POST", "/v1/leases/{lease}/release", nil, true, (*Server).release, "release lease {lease}"},
 }
 
 // request is one call of a principal.
@@ -67,7 +68,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		err = q.read(found)
 	}
 	if err == nil {
-		err = found.serve(s, q)
+		err = q.named(found, found.serve(s, q))
 	}
 	s.note(q, found, err)
 	if err != nil {
@@ -149,6 +150,22 @@ func (q *request) read(r route) (err error) {
 		return fault.New(fault.InvalidArguments, "%s %s takes no body", r.method, r.path)
 	}
 	return nil
+}
+
+// named says what was being done to what where the Store could not be used: it does
+// not know.
+func (q *request) named(r route, err error) error {
+	f, ok := fault.As(err)
+	if !ok || r.doing == "" || f.Code != fault.StoreUnavailable && f.Code != fault.StoreBusy {
+		return err
+	}
+	doing := r.doing
+	for name, value := range q.vars {
+		doing = strings.ReplaceAll(doing, "{"+name+"}", value[:min(len(value), 64)])
+	}
+	told := *f
+	told.Message = doing + ": " + f.Message
+	return &told
 }
 
 // decode reads the body into v, a pointer.

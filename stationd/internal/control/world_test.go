@@ -155,6 +155,9 @@ func (m *manager) Replace(ctx context.Context, _ store.Principal, id string) (st
 }
 
 func (m *manager) Stop(ctx context.Context, by store.Principal, id string) (store.StationAttempt, error) {
+	if m.fail != nil {
+		return store.StationAttempt{}, m.fail
+	}
 	st, err := m.Store.Station(ctx, id)
 	if err != nil {
 		return store.StationAttempt{}, err
