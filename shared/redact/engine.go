@@ -8,6 +8,9 @@ import (
 // pemTail is how much of an open PEM block is kept to find its end mark.
 const pemTail = 128
 
+// pemBegin begins a PEM block.
+var pemBegin = []byte("-----BEGIN")
+
 // span is a part of a buffer that is to be replaced.
 type span struct {
 	start, end int
@@ -179,12 +182,25 @@ func (e *engine) takeKnown(dst, buf []byte, final bool) (out []byte, used int) {
 	return e.write(dst, buf[:cut], spans), cut
 }
 
+// swallow hides a line from here on. What it opens holds for the lines behind it, too:
+// a header that is folded, a PEM block. It says how many bytes of buf were used: half
+// the mark of a block may stand at its end.
+func (e *engine) swallow(buf []byte) (used int) {
+	e.rest, e.mid, e.folded = true, true, true
+	e.torn = e.torn || bytes.Contains(buf, pemBegin)
+	return max(0, len(buf)-len(pemBegin)+1)
+}
+
 // skipLine drops what is left of a hidden line.
 func (e *engine) skipLine(dst, buf []byte, final bool) ([]byte, int) {
 	e.replaced(true)
 	if i := bytes.IndexByte(buf, '\n'); i >= 0 {
+		e.swallow(buf[:i])
 		e.rest, e.mid, e.worded = false, false, false
 		return append(dst, '\n'), i + 1
+	}
+	if used := e.swallow(buf); !final {
+		return dst, used
 	}
 	return dst, len(buf)
 }

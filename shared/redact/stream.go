@@ -176,8 +176,7 @@ func (s *Stream) pass(idle bool) {
 		switch {
 		case len(s.buf) >= maxLine && !s.engine.red.knownOnly:
 			out = append(out, s.engine.red.word...)
-			s.engine.rest, s.engine.mid = true, true
-			s.buf, s.look = nil, holdLine
+			s.buf, s.look = bytes.Clone(s.buf[s.engine.swallow(s.buf):]), holdLine
 		default:
 			s.look = max(holdLine, 2*len(s.buf)) // so that looking again stays linear
 		}

@@ -123,6 +123,37 @@ func TestStream_EndlessToken(t *testing.T) {
 	}
 }
 
+// What a hidden line opened goes on behind it: a PEM block, wherever its mark is cut, and
+// a folded header.
+func TestStream_EndlessToken_Opens(t *testing.T) {
+	const begin = "-----BEGIN PRIVATE KEY-----"
+	long := strings.Repeat("x", 300<<10)
+	for name, pieces := range map[string][]string{
+		"in the first piece": {"y" + long + begin},
+		"far behind":         {long, "y", begin},
+		"header":             {"Authorization: " + long},
+	} {
+		for cut := range len(begin) {
+			var out bytes.Buffer
+			s := sample(redact.Options{}).Stream(&out)
+			rest := strings.Join(pieces[1:], "") + "\n"
+			write(t, s, pieces[0][:len(pieces[0])-cut])
+			write(t, s, pieces[0][len(pieces[0])-cut:])
+			write(t, s, rest[:len(rest)-1-min(cut, len(rest)-1)])
+			write(t, s, rest[len(rest)-1-min(cut, len(rest)-1):])
+			if name == "header" {
+				write(t, s, "  hunter2x9\n")
+			} else {
+				write(t, s, "MIIEvQIBADANBgkqhkiG9w0B\nhunter2x9\n-----END PRIVATE KEY-----\n")
+			}
+			write(t, s, "shown again\n")
+			if err := s.Close(); err != nil || strings.Contains(out.String(), "hunter2x9") || strings.Contains(out.String(), "MIIE") || !strings.HasSuffix(out.String(), "\nshown again\n") {
+				t.Fatalf("%s, cut %d: %d bytes, %v: %.200q", name, cut, out.Len(), err, out.String())
+			}
+		}
+	}
+}
+
 type failing struct{ n int }
 
 func (f *failing) Write(p []byte) (int, error) { f.n++; return 0, errors.New("disk full") }
