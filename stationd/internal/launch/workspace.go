@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"drawbridge/shared/fault"
@@ -234,7 +235,7 @@ func (s *copier) workTree(ctx context.Context, untracked bool) error {
 
 // open copies one regular file.
 func (s *copier) open(from *os.Root, name string) error {
-	f, err := from.Open(name)
+	f, err := from.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a pipe by now
 	if err != nil {
 		return refusedWorkspace("read %s: %w", fault.CleanLine(name), err)
 	}

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -215,5 +217,23 @@ func TestWhatNeverReachesTheLease(t *testing.T) {
 	}
 	if g, err := launch.Sync(t.Context(), launch.Workspace{}, t.TempDir()); err != nil || g.Files != 0 || len(g.TreeDigest) != 64 {
 		t.Errorf("no source: %+v, %v", g, err)
+	}
+}
+
+// A file that became a pipe after it was looked at holds nobody up.
+func TestSync_BecamePipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	copied := make(chan error, 1)
+	go func() { copied <- launch.CopyFile(dir, "a") }()
+	select {
+	case err := <-copied:
+		if !fault.Is(err, fault.WorkspaceRefused) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for somebody to write into the pipe")
 	}
 }
