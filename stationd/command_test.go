@@ -104,6 +104,8 @@ func TestCommands_Errors(t *testing.T) {
 func TestCommands_Outcome(t *testing.T) {
 	facts := `"stationId":"stn_a","attempt":1,"stopReason":"launch_failed","detail":{"attemptState":"terminal","leaseId":"lse_a",` +
 		`"cleanupResult":{"signalPath":[],"cleanup":{"result":"failed","left":[{"pid":7,"name":"stuck"}]}}}`
+	unreached := `"stationId":"stn_a","attempt":1,"detail":{"attemptState":"terminal","leaseId":"lse_a","provider":"builder",` +
+		`"leaseFailure":"provider_unreachable","cleanupResult":{"signalPath":[],"cleanup":{"result":"clean"}}}`
 	for _, tc := range []struct {
 		body   string
 		args   []string
@@ -111,6 +113,9 @@ func TestCommands_Outcome(t *testing.T) {
 		stderr string
 	}{
 		{`{` + facts + `,"cleanup":"failed"}`, []string{"stop", "stn_a", "-wait"}, 1, "LEFT pid 7 (stuck) [cleanup_failed]"},
+		{`{` + unreached + `,"cleanup":"failed"}`, []string{"stop", "stn_a", "-wait"}, 1,
+			"station stn_a has ended, and nothing of it was started, but its lease of the provider builder could not be given back (provider_unreachable) [cleanup_failed]\n" +
+				"stationd: hint: it is tried again every five minutes; stationd lease release lse_a tries now"},
 		{`{` + facts + `,"cleanup":"done"}`, []string{"stop", "stn_a", "-wait"}, 0, ""},
 		{`{` + facts + `,"cleanup":"failed"}`, []string{"stop", "stn_a"}, 0, ""},
 		{`{` + facts + `}`, []string{"start", "-f", "-", "-wait"}, 1, "launch_failed [station_ended]"},
@@ -220,6 +225,12 @@ cleanup      pending  it is under way
 		t.Errorf("status %d\n%s", status, out)
 	}
 	named := strings.Replace(body, `{"stationId":`, `{"name":"api","stationId":`, 1)
+	kept := strings.NewReplacer(`"cleanup":"pending"`, `"cleanup":"failed"`, `"detail":null`,
+		`"detail":{"provider":"builder","shimPid":7,"leaseFailure":"provider_unreachable","cleanupResult":{"cleanup":{"result":"forced"}}}`).Replace(body)
+	if out, _, _ := call(t, "status", "stn_a", "-runtime-dir", canned(t, 200, kept)); !strings.Contains(out,
+		"failed  no process of it is left, but its lease of the provider builder could not be given back (provider_unreachable)\n") {
+		t.Errorf("with a lease that is kept:\n%s", out)
+	}
 	if out, _, _ := call(t, "status", "stn_a", "-runtime-dir", canned(t, 200, named)); !strings.HasPrefix(out, "station      stn_a  name api, profile agent,") {
 		t.Errorf("with a name:\n%s", out)
 	}

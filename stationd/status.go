@@ -75,7 +75,7 @@ func statusRows(st control.Status, now time.Time) [][]string {
 		{"lease", textOf(st.LeaseState), says["lease"][textOf(st.LeaseState)]},
 		{"supervisor", st.Supervisor, says["supervisor"][st.Supervisor]},
 		{"daemon", st.Command, says["daemon"][st.Command]},
-		{"cleanup", st.Cleanup, says["cleanup"][st.Cleanup]},
+		{"cleanup", st.Cleanup, cleanupMeans(st)},
 	}
 	if d := st.Detail; d != nil {
 		rows = append(rows, []string{""})
@@ -109,12 +109,12 @@ func failureText(d *control.Detail) string {
 // says are words for the values that need some.
 var says = map[string]map[string]string{
 	"lease": {
-		"lost": "the provider does not grant it any more", "cleanup_failed": "it is kept: stationd lease release tries again",
+		"lost": "the provider does not grant it any more", "cleanup_failed": "it is kept, and tried again every five minutes: stationd lease release tries now",
 	},
 	"supervisor": {"silent": "the shim has missed its beats", "live": "the shim answers"},
 	"daemon":     {"live": "it runs"},
 	"cleanup": {
-		"pending": "it is under way", "done": "nothing is left", "failed": "something may be left",
+		"pending": "it is under way", "done": "nothing is left",
 	},
 }
 

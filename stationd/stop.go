@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 
-	"drawbridge/shared/fault"
 	"drawbridge/shared/service"
 	"drawbridge/stationd/internal/control"
 )
@@ -51,12 +50,7 @@ func awaitEnd(ctx context.Context, c *control.Client, stopped control.Stopped) (
 		stopped.State = st.Detail.AttemptState
 	}
 	if st.Cleanup == "failed" {
-		how := ""
-		if st.Detail != nil {
-			how = ": " + cleanupText(st.Detail.Left)
-		}
-		return stopped, fault.New(fault.CleanupFailed, "stop: station %s has ended, and its cleanup failed%s", stopped.StationID, how).
-			WithHint("stationd status %s names the lease; stationd lease release -force -reason TEXT LEASE lets it go", stopped.StationID)
+		return stopped, cleanupFailed(st)
 	}
 	return stopped, nil
 }

@@ -22,5 +22,5 @@ func init() {
 	register(1, ShimLost, "The shim is gone, does not answer, or is not the process it should be.")
 	register(1, DaemonNotStarted, "The daemon's program could not be executed.")
 	register(1, IntegrityFailed, "The artifact is not the one whose digest was verified; nothing of it was executed.")
-	register(1, CleanupFailed, "Processes of the attempt could not be proven gone.")
+	register(1, CleanupFailed, "Processes of the attempt could not be proven gone, or its lease could not be given back.")
 }

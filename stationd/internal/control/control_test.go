@@ -118,7 +118,7 @@ func TestAwait(t *testing.T) {
 		case <-time.After(50 * time.Millisecond): // a wait that is too short would only fail to notice
 		}
 		w.released(id, tc.clean)
-		if st := <-got; err != nil || st.Cleanup != tc.want || st.Detail.AttemptState != "terminal" {
+		if st := <-got; err != nil || st.Cleanup != tc.want || st.Detail.AttemptState != "terminal" || (st.Detail.LeaseFailure == "provider_unreachable") == tc.clean {
 			t.Errorf("got %+v, %v", st, err)
 		}
 	}

@@ -183,6 +183,11 @@ func (s *Server) detail(st store.StationStatus) *Detail {
 		b := s.bridge(a.StationID, a.Number)
 		d.Bridge = &b
 	}
+	if st.Cleanup == store.SeenFailed {
+		var kept struct{ Code string }
+		_ = json.Unmarshal(st.Lease.Cleanup, &kept) // of processes that are left it holds none
+		d.LeaseFailure = kept.Code
+	}
 	return d
 }
 

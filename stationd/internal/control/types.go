@@ -80,6 +80,7 @@ type Detail struct {
 	Failure      *Failure        `json:"failure,omitempty"` // why it was never ready, where stationd knows
 	Exit         json.RawMessage `json:"exit,omitempty"`
 	Left         json.RawMessage `json:"cleanupResult,omitempty"`
+	LeaseFailure string          `json:"leaseFailure,omitempty"` // the code of why the lease could not be given back
 }
 
 // Failure is why an attempt was never ready. Message and Hint may be empty.

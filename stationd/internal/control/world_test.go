@@ -244,7 +244,7 @@ func (w *world) released(id string, clean bool) {
 	case clean:
 		_, err = w.Store.WorkspaceReleased(w.t.Context(), w.lease, lease, []byte(`{}`))
 	default:
-		_, err = w.Store.WorkspaceCleanupFailed(w.t.Context(), w.lease, lease, []byte(`{}`))
+		_, err = w.Store.WorkspaceCleanupFailed(w.t.Context(), w.lease, lease, []byte(`{"result":"failed","code":"provider_unreachable"}`))
 	}
 	if err != nil {
 		w.t.Fatal(err)
