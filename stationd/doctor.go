@@ -33,8 +33,9 @@ func doctorCommand(stdout io.Writer) *service.Command {
 	return &service.Command{
 		Name: "doctor", Short: "Try here what stationd serve relies on",
 		Long: "doctor starts throwaway processes in namespaces of their own and ends them, looks at the Store and\n" +
-			"the directories, and reads the administrator's files. Give it the settings of serve. Its status is\n" +
-			"69 when a mechanism is missing, and 1 when something else is wrong.",
+			"the directories, and reads the administrator's files. Of a provider it looks at the key or agent of\n" +
+			"this side; it connects to no other machine. Give it the settings of serve. Its status is 69 when a\n" +
+			"mechanism is missing, and 1 when something else is wrong.",
 		Flags: func(fs *flag.FlagSet) {
 			cfg.register(fs)
 			fs.BoolVar(&asJSON, "json", false, "print JSON")
@@ -151,19 +152,25 @@ func placeChecks(ctx context.Context, cfg serveConfig) []checkup.Check {
 	}
 	answers := control.NewClient(filepath.Join(cfg.RuntimeDir, control.Socket)).Answers(ctx)
 	checks = append(checks, checkup.Check{Name: "stationd", Facts: checkup.Facts("answers", answers)})
+	var remotes []lease.Remote
 	for _, file := range []struct {
 		name, path string
 		read       func(path string) error
 	}{
 		{"profiles", cfg.profilesFile, func(path string) error { _, err := launch.LoadProfiles(path); return err }},
 		{"egress_profiles", cfg.egressFile, func(path string) error { _, err := egress.Load(path); return err }},
-		{"providers", cfg.providersFile, func(path string) error { _, err := lease.LoadRemotes(path); return err }},
+		{"providers", cfg.providersFile, func(path string) (err error) { remotes, err = lease.LoadRemotes(path); return err }},
 	} {
 		c := checkup.Check{Name: file.name, Facts: checkup.Facts("file", orDash(file.path))}
 		if file.path != "" {
 			c.Err = file.read(file.path)
 		}
 		checks = append(checks, c)
+	}
+	for _, r := range remotes {
+		checks = append(checks, checkup.Check{
+			Name: "provider_" + r.Name, Facts: checkup.Facts("key_file", orDash(r.KeyFile), "agent", orDash(r.Agent), "dialled", false), Err: r.Usable(),
+		})
 	}
 	return checks
 }

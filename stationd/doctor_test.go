@@ -2,10 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"drawbridge/stationd/internal/control"
 )
+
+// hostKey is one that no machine has.
+const hostKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
 // report is what doctor -json prints.
 type report struct {
@@ -68,6 +74,16 @@ func TestDoctor(t *testing.T) {
 	}
 	if err := os.Chmod(w.path("state"), 0o700); err != nil {
 		t.Fatal(err)
+	}
+	providers := fmt.Sprintf(`{"providers":[{"name":"a","kind":"ssh","host":"127.0.0.1","port":1,"user":"u","hostKey":%q,"keyFile":%q,"dir":"/d"}]}`, hostKey, w.path("key"))
+	out = w.must("doctor", "-json", "-providers", w.write("providers.json", strings.Replace(providers, `"keyFile":"`+w.path("key"), `"agent":"`+w.path("run", control.Socket), 1)))
+	if r = (report{}); json.Unmarshal([]byte(out), &r) != nil || r.status("provider_a") != "ok" || !strings.Contains(out, `"dialled":false`) {
+		t.Errorf("a provider with an agent: %s", out)
+	}
+	out, _, status = w.stationd("doctor", "-json", "-providers", w.write("providers.json", providers))
+	if r = (report{}); json.Unmarshal([]byte(out), &r) != nil || status != 1 || r.status("providers") != "ok" || r.status("provider_a") != "error" ||
+		!strings.Contains(out, "the key file cannot be opened") {
+		t.Errorf("a provider without its key: status %d, %s", status, out)
 	}
 	if err := os.Remove(w.path("bin", "station-shim")); err != nil {
 		t.Fatal(err)

@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -26,7 +23,6 @@ const (
 	aliveTime   = 15 * time.Second // for the answer
 	redialLeast = time.Second      // pauses between two tries (station §5.3)
 	redialMost  = 15 * time.Second
-	maxKeyFile  = 64 << 10
 	maxSaid     = 4 << 10
 )
 
@@ -147,26 +143,9 @@ func (l *link) auth() (methods []ssh.AuthMethod, done func(), err error) {
 		}
 		return []ssh.AuthMethod{ssh.PublicKeysCallback(agent.NewClient(conn).Signers)}, func() { _ = conn.Close() }, nil
 	}
-	f, err := os.OpenFile(l.remote.KeyFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	signer, err := l.remote.signer()
 	if err != nil {
-		return nil, nil, l.unreachable(errors.New("the key file cannot be opened"))
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, nil, l.unreachable(errors.New("the key file is no file of its owner alone (mode 0600)"))
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
-	if err != nil {
-		return nil, nil, l.unreachable(errors.New("the key file cannot be read"))
-	}
-	signer, err := ssh.ParsePrivateKey(data)
-	clear(data)
-	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, nil, l.unreachable(errors.New("the key file has a passphrase")).WithHint("use an agent, or a key of stationd's own without one")
-	}
-	if err != nil {
-		return nil, nil, l.unreachable(errors.New("the key file holds no private key"))
+		return nil, nil, l.unreachable(err).WithHint(keyHint)
 	}
 	return []ssh.AuthMethod{ssh.PublicKeys(signer)}, func() {}, nil
 }

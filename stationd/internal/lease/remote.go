@@ -1,11 +1,15 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"path"
 	"regexp"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/crypto/ssh"
 
@@ -20,6 +24,7 @@ const (
 	defaultPort      = 22
 	maxDir           = 56 // so that paths of sockets below it are short enough
 	remoteNameLength = 64
+	maxKeyFile       = 64 << 10
 )
 
 // Remote is one machine of the providers file.
@@ -116,6 +121,51 @@ func (r Remote) hostKey() (ssh.PublicKey, error) {
 		return nil, fmt.Errorf("want one line as in the host's /etc/ssh/ssh_host_ed25519_key.pub, without a host name before it")
 	}
 	return key, nil
+}
+
+// keyHint says what a key file has to be.
+const keyHint = "it is a private key of stationd's own, without a passphrase and with mode 0600; or use an agent"
+
+// Usable looks at what this side brings to a machine, its key or the socket of its
+// agent, as a connection would. Nothing is dialled.
+func (r Remote) Usable() error {
+	if r.Agent != "" {
+		if st, err := os.Stat(r.Agent); err != nil || st.Mode().Type() != os.ModeSocket {
+			return fault.New(fault.ProvidersInvalid, "use the provider %s: there is no socket of an agent at %s", r.Name, r.Agent).
+				WithHint("start the agent, or name its socket in the providers file")
+		}
+		return nil
+	}
+	if _, err := r.signer(); err != nil {
+		return fault.New(fault.ProvidersInvalid, "use the provider %s: %w", r.Name, err).WithHint(keyHint)
+	}
+	return nil
+}
+
+// signer reads the key file. What is wrong with it is said without its path.
+func (r Remote) signer() (ssh.Signer, error) {
+	f, err := os.OpenFile(r.KeyFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, errors.New("the key file cannot be opened")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return nil, errors.New("the key file is no file of its owner alone (mode 0600)")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return nil, errors.New("the key file cannot be read")
+	}
+	signer, err := ssh.ParsePrivateKey(data)
+	clear(data)
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
+		return nil, errors.New("the key file has a passphrase")
+	}
+	if err != nil {
+		return nil, errors.New("the key file holds no private key")
+	}
+	return signer, nil
 }
 
 // keyAlgorithms are what the host may prove its key with.

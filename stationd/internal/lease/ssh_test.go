@@ -131,6 +131,11 @@ func TestSSH_Unreachable(t *testing.T) {
 		if name != "no agent" && strings.Contains(fmt.Sprint(err), dir) {
 			t.Errorf("%s: the path is told: %v", name, err)
 		}
+		// What is wrong on this side is seen without dialling.
+		mine := name != "a stranger's key" && name != "nobody there"
+		if err := other.remote.Usable(); (err != nil) != mine || mine && !fault.Is(err, fault.ProvidersInvalid) {
+			t.Errorf("%s: a look gives %v", name, err)
+		}
 	}
 }
 
