@@ -50,11 +50,18 @@ func (s *Server) changeRole(q *request, change func(l *store.Lease, id, principa
 	if _, err := s.may(q, id, own); err != nil {
 		return err
 	}
+	principal := q.vars["principal"]
+	if _, err := s.opts.Store.Principal(q.Context(), principal); fault.Is(err, fault.NotFound) {
+		return fault.New(fault.NotFound, "change a role on station %s: there is no principal %.64q", id, principal).
+			WithHint("a principal is named by its id, prn_…; stationd principal list shows it beside the name, to the user that runs stationd")
+	} else if err != nil {
+		return err
+	}
 	lease, err := s.lease()
 	if err != nil {
 		return err
 	}
-	if err := change(lease, id, q.vars["principal"]); err != nil {
+	if err := change(lease, id, principal); err != nil {
 		return err
 	}
 	return s.replyMembers(q, id)

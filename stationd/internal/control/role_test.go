@@ -125,6 +125,15 @@ func TestPrincipals(t *testing.T) {
 	}
 	_, err = w.Grant(ctx, id, p.PrincipalID, "king")
 	wantCode(t, err, fault.InvalidArguments)
+	for change, err := range map[string]error{
+		"grant":  errorOnly(w.Grant(ctx, id, "client", "manager")),
+		"revoke": errorOnly(w.RevokeRole(ctx, id, "client")),
+	} {
+		f, ok := fault.As(err)
+		if !ok || f.Code != fault.NotFound || !strings.Contains(f.Message, `no principal "client"`) || !strings.Contains(f.Hint, "stationd principal list") {
+			t.Errorf("%s by name: got %+v", change, f)
+		}
+	}
 	ticket, err := w.Ticket(ctx, id, control.TicketRequest{Prefix: "/", Principal: p.PrincipalID})
 	if err != nil {
 		t.Fatal(err)
