@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"drawbridge/shared/fault"
@@ -95,8 +96,13 @@ func evidenceExport(stdout io.Writer) *service.Command {
 			return c.Export(ctx, args[0], stdout)
 		}
 		out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return fault.New(fault.Usage, "export: %w", err)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return fault.New(fault.Usage, "export evidence of station %s: %s is there already", args[0], path).
+				WithHint("an export replaces nothing: give -o another name, or move that file away")
+		case err != nil:
+			return fault.New(fault.Usage, "export evidence of station %s: %w", args[0], err).
+				WithHint("give -o a file in a directory that is there, and where you may write")
 		}
 		if err := errors.Join(c.Export(ctx, args[0], out), out.Close()); err != nil {
 			_ = os.Remove(path)

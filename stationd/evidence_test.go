@@ -217,3 +217,23 @@ func TestEvidence_Changed(t *testing.T) {
 		d.signal(syscall.SIGTERM).exits(0)
 	}
 }
+
+// An export replaces no file, and says what to do instead.
+func TestExport_FileExists(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kept")
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runtime := canned(t, 200, `{}`)
+	_, errs, status := call(t, "evidence", "export", "stn_a", "-o", path, "-runtime-dir", runtime)
+	if status != 2 || !strings.Contains(errs, "export evidence of station stn_a: "+path+" is there already\nstationd: hint: an export replaces nothing") {
+		t.Errorf("status %d, %s", status, errs)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "mine" {
+		t.Errorf("%q, %v", data, err)
+	}
+	_, errs, status = call(t, "evidence", "export", "stn_a", "-o", filepath.Join(path, "below"), "-runtime-dir", runtime)
+	if status != 2 || !strings.Contains(errs, "hint: give -o a file in a directory that is there") {
+		t.Errorf("status %d, %s", status, errs)
+	}
+}
