@@ -116,6 +116,9 @@ func bounded(f Facts) Facts {
 	f.Command.Workdir = relative(f.Command.Workdir)
 	f.Stop.SignalPath = head(f.Stop.SignalPath, maxLeft)
 	f.Stop.Cleanup.Left = head(f.Stop.Cleanup.Left, maxLeft)
+	if f.Stop.Failure != nil {
+		f.Stop.Failure = &Failure{Code: f.Stop.Failure.Code, Message: pathless(f.Stop.Failure.Message)}
+	}
 	f.Loopback.Findings = head(f.Loopback.Findings, maxLeft)
 	f.Egress.Allowed, f.Egress.Denied = rows(f.Egress.Allowed), rows(f.Egress.Denied)
 	if f.AgentRuntime != nil {
@@ -155,6 +158,17 @@ func remoteOnly(repo string) string {
 		return ""
 	}
 	return "<local>"
+}
+
+// absolute is a path from the root in a sentence, and what a URL asks for.
+var (
+	absolute = regexp.MustCompile("(^|[\\s\"'`(\\[=,:])/[^/\\s\"'`:,;)\\]][^\\s\"'`:,;)\\]]*")
+	asked    = regexp.MustCompile("(://[^\\s\"'?]*)\\?[^\\s\"']*")
+)
+
+// pathless is a sentence without absolute paths and queries.
+func pathless(text string) string {
+	return absolute.ReplaceAllString(asked.ReplaceAllString(text, "$1"), "$1<absolute>")
 }
 
 // relative keeps a path that leads nowhere but into the lease.

@@ -41,7 +41,8 @@ func full() evidence.Facts {
 			Exit: evidence.Exit{Code: number(143), Signal: "SIGTERM", Source: evidence.ExitFromShim}},
 		Stop: evidence.Stop{Reason: store.StopOperator, RequestedBy: "prn_x", GraceMS: 10_000,
 			SignalPath: []evidence.Signal{{At: at(3), Target: "group", Signal: "SIGTERM", Result: "sent"}},
-			Cleanup:    evidence.Cleanup{Result: evidence.CleanupClean, Left: []supervise.Left{{PID: 5, Name: "stuck"}}, LeaseRelease: evidence.LeasePending}},
+			Cleanup:    evidence.Cleanup{Result: evidence.CleanupClean, Left: []supervise.Left{{PID: 5, Name: "stuck"}}, LeaseRelease: evidence.LeasePending},
+			Failure:    &evidence.Failure{Code: "daemon_not_started", Message: "identify the program: there is none"}},
 		Egress:    egress.Summary{Profile: "web", Enforcement: egress.Netns, Allowed: []egress.Row{row}, BytesUp: 10, BytesDown: 20},
 		Loopback:  evidence.Loopback{Checks: 7, Findings: []supervise.Finding{{Protocol: "udp", Address: "0.0.0.0:5353", Program: "mdns"}}},
 		Limits:    evidence.LimitsOf(8*time.Hour, 45*time.Minute),
@@ -89,7 +90,7 @@ func TestDocument(t *testing.T) {
 "times":{"created":"2026-02-02T02:40:00.123Z","started":"2026-02-02T02:40:01.123Z","ready":"2026-02-02T02:40:02.123Z","resumed":null,"stopRequested":"2026-02-02T02:40:03.123Z","ended":"2026-02-02T02:40:04.123Z"},
 "process":{"bootId":"b0070000-0000-4000-8000-000000000000","shimPid":10,"shimStart":100,"pid":11,"startTime":101,"pgid":11,"uid":65534,"containment":"pidns","exit":{"code":143,"signal":"SIGTERM","source":"shim"}},
 "stop":{"reason":"operator_stop","requestedBy":"prn_x","signalPath":[{"at":"2026-02-02T02:40:03.123Z","target":"group","signal":"SIGTERM","result":"sent"}],"graceMs":10000,
- "cleanup":{"result":"clean","left":[{"pid":5,"name":"stuck"}],"leaseRelease":"pending"}},
+ "cleanup":{"result":"clean","left":[{"pid":5,"name":"stuck"}],"leaseRelease":"pending"},"failure":{"code":"daemon_not_started","message":"identify the program: there is none"}},
 "egress":{"profile":"web","enforcement":"netns","allowed":[{"host":"example.test","port":443,"decision":"allowed","count":2,"bytesUp":10,"bytesDown":20,"first":"2026-02-02T02:40:05.123Z","last":"2026-02-02T02:40:05.123Z"}],
  "denied":[],"overflow":0,"bytesUp":10,"bytesDown":20},
 "loopback":{"checks":7,"findings":[{"protocol":"udp","address":"0.0.0.0:5353","program":"mdns","breach":false}]},
@@ -137,6 +138,7 @@ func TestDocument_Redacts(t *testing.T) {
 		f.Process.Containment += s
 		f.Process.Exit.Signal += s
 		f.Stop.RequestedBy += s
+		f.Stop.Failure.Code, f.Stop.Failure.Message = f.Stop.Failure.Code+s, f.Stop.Failure.Message+s
 		f.Stop.SignalPath = append(f.Stop.SignalPath, evidence.Signal{Result: s})
 		f.Stop.Cleanup.Left = append(f.Stop.Cleanup.Left, supervise.Left{Name: s})
 		f.Egress.Denied = append(f.Egress.Denied, egress.Row{Host: s})
@@ -166,6 +168,17 @@ func TestDocument_Redacts(t *testing.T) {
 		got := document(t, f)
 		if got["grounding"].(map[string]any)["repo"] != want || got["command"].(map[string]any)["workdir"] != "<absolute>" {
 			t.Errorf("%q: %v %v", repo, got["grounding"], got["command"])
+		}
+	}
+	for message, want := range map[string]string{
+		`identify the program "/usr/bin/x" of n: open /usr/bin/x: no`: `identify the program "<absolute>" of n: open <absolute>: no`,
+		"/a/b, (/c) and=/d;":             "<absolute>, (<absolute>) and=<absolute>;",
+		"fetch https://h.test/a?b=c: no": "fetch https://h.test/a no",
+		"<work>/x/y is a/b, 1/2 or //":   "<work>/x/y is a/b, 1/2 or //",
+	} {
+		f.Stop.Failure = &evidence.Failure{Code: "x", Message: message}
+		if got := document(t, f)["stop"].(map[string]any)["failure"].(map[string]any)["message"]; got != want {
+			t.Errorf("%q: got %q", message, got)
 		}
 	}
 }

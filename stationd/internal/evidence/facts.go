@@ -161,6 +161,13 @@ type Stop struct {
 	SignalPath  []Signal `json:"signalPath"`
 	GraceMS     int64    `json:"graceMs"`
 	Cleanup     Cleanup  `json:"cleanup"`
+	Failure     *Failure `json:"failure,omitempty"` // nil: it was ready, or nothing says why it was not
+}
+
+// Failure is why an attempt was never ready. Message holds no absolute path.
+type Failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message,omitempty"`
 }
 
 // Signal is one that was sent.

@@ -51,6 +51,7 @@ type Rows struct {
 	Tickets     []store.Ticket
 	TicketCount int64
 	Chain       store.Chain
+	Failed      []byte // detail of the event that says why the attempt was never ready; nil: none
 }
 
 // FactsOf fills in what the rows say. What only the running parts know is left to
@@ -91,6 +92,10 @@ func FactsOf(rows Rows) Facts {
 	var c CleanedUp
 	if json.Unmarshal(a.Cleanup, &c) == nil {
 		f.Stop.SignalPath, f.Stop.Cleanup = c.SignalPath, c.Cleanup
+	}
+	var why Failure
+	if json.Unmarshal(rows.Failed, &why) == nil && why.Code != "" {
+		f.Stop.Failure = &why
 	}
 	return f
 }

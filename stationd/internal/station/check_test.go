@@ -2,6 +2,7 @@ package station_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,8 +134,12 @@ func TestStart_Fails(t *testing.T) {
 			if row.StopReason != c.want {
 				t.Errorf("%s", row.StopReason)
 			}
-			if f := w.document(s); f.Stop.Reason != c.want || f.Process.PID != row.DaemonPID {
+			f := w.document(s)
+			if f.Stop.Reason != c.want || f.Process.PID != row.DaemonPID {
 				t.Errorf("%+v", f)
+			}
+			if why := f.Stop.Failure; row.DaemonPID == 0 && (why == nil || why.Code == "" || why.Message == "" || strings.Contains(why.Message, "/nowhere")) {
+				t.Errorf("the reason is %+v", why)
 			}
 			w.clean(s)
 		})

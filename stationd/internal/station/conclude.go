@@ -81,6 +81,13 @@ func (a *attempt) rows(ctx context.Context) (r evidence.Rows, err error) {
 	if r.Tickets, r.TicketCount, err = s.Tickets(ctx, a.station.ID, r.Attempt.Number); err != nil {
 		return r, err
 	}
+	if r.Attempt.ReadyAt == 0 {
+		failed, _, err := s.LastStationEvent(ctx, a.station.ID, r.Attempt.Number, FailedEvent)
+		if err != nil {
+			return r, err
+		}
+		r.Failed = failed.Detail
+	}
 	r.Chain, err = s.StationChain(ctx, a.station.ID)
 	return r, err
 }
