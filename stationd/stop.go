@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"drawbridge/shared/service"
+	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/control"
 )
 
@@ -34,8 +35,12 @@ func stopCommand(stdout io.Writer) *service.Command {
 		if f.asJSON {
 			return printJSON(stdout, stopped)
 		}
+		state := []string{"state", stopped.State}
+		if stopped.State != store.AttemptTerminal { // the row may still say ready
+			state = []string{"stop", "asked for; stationd stop -wait " + stopped.StationID + " waits for the end, stationd status " + stopped.StationID + " shows it"}
+		}
 		return table(stdout, []string{"station", stopped.StationID}, []string{"attempt", strconv.FormatInt(stopped.Attempt, 10)},
-			[]string{"state", stopped.State}, []string{"reason", textOf(stopped.StopReason)})
+			state, []string{"reason", textOf(stopped.StopReason)})
 	})
 }
 
