@@ -26,7 +26,7 @@ func (c *serveConfig) providers(ctx context.Context, log *slog.Logger) (provider
 	}
 	all := providers{}
 	for _, r := range c.remotes {
-		all[r.Name] = lease.NewSSH(r, shim, filepath.Join(c.stateDir, "scratch"))
+		all[r.Name] = lease.NewSSH(r, shim, filepath.Join(c.stateDir, "scratch"), c.orphan)
 	}
 	options, kind, err := supervise.Probe(ctx, shim, c.RuntimeDir).Select(shim)
 	switch {

@@ -25,6 +25,20 @@ func (delegated) Release(context.Context, lease.Lease, *lease.Proof) error { pan
 
 func (delegated) Close() error { panic("close") }
 
+// A lease of another machine outlives what runs there without a stationd: a cut
+// connection ends by the orphan rule.
+func TestSSH_OutlivesOrphans(t *testing.T) {
+	for orphan, want := range map[time.Duration]time.Duration{time.Second: lease.Life, 2 * time.Minute: lease.Life, 3 * time.Minute: 4 * time.Minute, time.Hour: 61 * time.Minute} {
+		p := lease.NewSSH(lease.Remote{}, "", "", orphan)
+		if got := time.Until(p.Until()); got > want || got < want-time.Minute/2 {
+			t.Errorf("orphans live %v: a lease %v, want %v", orphan, got, want)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func whole() *lease.StationContract {
 	return &lease.StationContract{
 		Start: "a", Supervise: "b", Bridge: "c", Stop: "d", OS: "linux", Network: egress.Netns, Containment: []string{"pidns"}, Version: 1,

@@ -47,8 +47,11 @@ const delegatedVersion = 1
 const (
 	// BeatEvery is the pause between two heartbeats (station §4.4), and Life how
 	// long a lease lives without one: long enough for a stationd that starts anew.
+	// Where a machine may be out of reach it lives outlive longer than what runs
+	// there does without a stationd: of the two ends the orphan rule is the first.
 	BeatEvery = 10 * time.Second
 	Life      = 3 * time.Minute
+	outlive   = time.Minute
 )
 
 // Description is what a provider says of itself.

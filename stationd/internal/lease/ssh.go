@@ -16,14 +16,19 @@ import (
 type SSH struct {
 	link    *link
 	scratch string
+	life    time.Duration
 }
 
-// NewSSH makes leases on a machine. shim is the program that is copied there, and
+// NewSSH makes leases on a machine. shim is the program that is copied there,
 // scratch a private directory of this machine, where workspaces and harnesses stand
-// on their way. It connects when it has to.
-func NewSSH(r Remote, shim, scratch string) *SSH {
-	return &SSH{link: newLink(r, shim), scratch: scratch}
+// on their way, and orphan how long a daemon there lives without a stationd. It
+// connects when it has to.
+func NewSSH(r Remote, shim, scratch string, orphan time.Duration) *SSH {
+	return &SSH{link: newLink(r, shim), scratch: scratch, life: max(Life, orphan+outlive)}
 }
+
+// until is how long a lease holds from now on.
+func (p *SSH) until() time.Time { return time.Now().Add(p.life) }
 
 // Describe says how a station is held there.
 func (p *SSH) Describe() Description {
@@ -44,7 +49,7 @@ func (p *SSH) Acquire(ctx context.Context, r Request) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	return Lease{ID: r.Lease, HostRef: p.link.remote.ref(), Workdir: a.Path, BootID: a.BootID, ExpiresAt: time.Now().Add(Life)}, nil
+	return Lease{ID: r.Lease, HostRef: p.link.remote.ref(), Workdir: a.Path, BootID: a.BootID, ExpiresAt: p.until()}, nil
 }
 
 // check looks whether a lease is there, and whether this provider still leads to
@@ -82,7 +87,7 @@ func (p *SSH) Heartbeat(ctx context.Context, l Lease) (time.Time, error) {
 	if _, err := p.check(ctx, l); err != nil {
 		return time.Time{}, err
 	}
-	return time.Now().Add(Life), nil
+	return p.until(), nil
 }
 
 // Release removes the lease's directories there.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -126,7 +127,7 @@ func exists(path string) bool {
 // provider is one for the host; it is closed with the test.
 func (h *host) provider(t *testing.T) *lease.SSH {
 	t.Helper()
-	p := lease.NewSSH(h.remote, testkit.BuildStatic(t, "stationd/shim"), h.scratch)
+	p := lease.NewSSH(h.remote, testkit.BuildStatic(t, "stationd/shim"), h.scratch, time.Minute)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
