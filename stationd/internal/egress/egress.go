@@ -172,7 +172,7 @@ func (p *Proxy) Run(ctx context.Context, l net.Listener) error {
 	})
 	ended := make(chan error, 1)
 	var serving sync.WaitGroup
-	serving.Go(func() { ended <- server.Serve(&door{Listener: l, room: make(chan struct{}, maxConnections)}) })
+	serving.Go(func() { ended <- server.Serve(newDoor(l)) })
 
 	var err error
 	select {
@@ -250,11 +250,28 @@ var errDenied = errors.New("the address is denied")
 type door struct {
 	net.Listener
 	room chan struct{}
+	shut chan struct{} // closed by Close
+	once sync.Once
+}
+
+func newDoor(l net.Listener) *door {
+	return &door{Listener: l, room: make(chan struct{}, maxConnections), shut: make(chan struct{})}
+}
+
+// Close ends Accept, also one that waits for room: net/http waits for that before
+// it closes any connection.
+func (d *door) Close() error {
+	d.once.Do(func() { close(d.shut) })
+	return d.Listener.Close()
 }
 
 // Accept waits for a connection, and for room before that.
 func (d *door) Accept() (net.Conn, error) {
-	d.room <- struct{}{}
+	select {
+	case d.room <- struct{}{}:
+	case <-d.shut:
+		return nil, net.ErrClosed
+	}
 	c, err := d.Listener.Accept()
 	if err != nil {
 		<-d.room

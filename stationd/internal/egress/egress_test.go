@@ -305,6 +305,30 @@ func TestStopClosesTunnels(t *testing.T) {
 	}
 }
 
+// A daemon that takes all the room does not hold up the stop: TERM comes after it.
+func TestStopDoesNotWaitForRoom(t *testing.T) {
+	r := newRig(t, egress.Profile{}, nil)
+	for range egress.MaxConnections {
+		c, err := net.Dial(r.net, r.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprint(c, "POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000\r\n\r\nonly this")
+	}
+	eventually(t, "all the room is taken", func() bool {
+		d := r.proxy.Summary().Denied
+		return len(d) == 1 && d[0].Count == egress.MaxConnections
+	})
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); r.stop() }()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Error("the proxy waits for the daemon")
+	}
+}
+
 // A request in absolute form is built anew, and what is only between two stays.
 func TestPlainRequests(t *testing.T) {
 	r := newRig(t, egress.Profile{Allow: []string{"a.test"}}, nil)

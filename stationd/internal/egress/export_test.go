@@ -25,3 +25,6 @@ var ErrDenied = errDenied
 
 // LocalAddresses are those of this host.
 var LocalAddresses = localAddresses
+
+// MaxConnections is how many connections are let in at once.
+const MaxConnections = maxConnections
