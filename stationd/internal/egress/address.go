@@ -38,9 +38,12 @@ var classes = func() []class {
 
 var (
 	globalV6 = netip.MustParsePrefix("2000::/3")
-	// metadata are the services that hand out a machine's credentials.
+	// metadata are the services that hand out a machine's credentials, also those that
+	// stand among public addresses.
 	metadata = []netip.Addr{
-		netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"),
+		netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"), netip.MustParseAddr("fd00:c1::a9fe:a9fe"),
+		netip.MustParseAddr("169.254.170.2"), netip.MustParseAddr("169.254.170.23"), netip.MustParseAddr("fd00:ec2::23"), // of containers
+		netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("169.254.0.23"), netip.MustParseAddr("168.63.129.16"),
 	}
 )
 

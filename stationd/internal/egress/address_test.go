@@ -22,6 +22,7 @@ var deniedAddresses = []string{
 	"2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:2::1", "2001:20::1", "2001:db8::1", "3fff::1",
 	"2002:0a00:0001::1", "2002:5db8:d822::1", "4000::1", "5f00::1",
 	"fc00::1", "fd00::1", "fd00:ec2::254", "fdff:ffff::1", "fe80::1", "febf::1", "fec0::1", "feff::1", "ff02::1", "ff0e::1",
+	"168.63.129.16",                         // Azure's, which is a public address
 	"93.184.216.99", "::ffff:93.184.216.99", // the rig's own host
 }
 
@@ -148,7 +149,8 @@ func TestReviewedNetworks(t *testing.T) {
 	}}, nil)
 	for at, want := range map[string]bool{
 		"10.1.2.3:5432": true, "10.1.2.3:443": false, "10.2.0.1:5432": false, "[::ffff:10.1.2.3]:5432": true,
-		"169.254.1.1:80": true, "169.254.169.254:80": false, "[fd00::1]:443": true, "[fd00:ec2::254]:443": false, "[fe80::1]:443": true, "[fe80::2]:443": false,
+		"169.254.1.1:80": true, "169.254.169.254:80": false, "169.254.170.2:80": false, "[fd00:ec2::23]:443": false, "[fd20:ce::254]:443": false,
+		"[fd00::1]:443": true, "[fd00:ec2::254]:443": false, "[fe80::1]:443": true, "[fe80::2]:443": false,
 	} {
 		if got := r.proxy.Permits(netip.MustParseAddrPort(at)); got != want {
 			t.Errorf("%s: permitted %v, want %v", at, got, want)
