@@ -62,7 +62,7 @@ func newHeaderList(extra []string, credential Credential) (headerList, error) {
 		if !token(name) {
 			return headerList{}, fault.New(fault.HeaderNotAllowable, "read headerAllow: a name is not a header's")
 		}
-		if forbidden(name) || key == credential.name {
+		if forbidden(name) || folded(key) == folded(credential.name) {
 			return headerList{}, fault.New(fault.HeaderNotAllowable, "read headerAllow: %s may not pass", key)
 		}
 		l.request[key], l.answer[key] = true, true
@@ -72,11 +72,15 @@ func newHeaderList(extra []string, credential Credential) (headerList, error) {
 
 // forbidden reports whether neverExtra names a header.
 func forbidden(name string) bool {
-	name = strings.ToLower(name)
+	name = folded(name)
 	return slices.ContainsFunc(neverExtra, func(never string) bool {
 		return name == never || strings.HasSuffix(never, "-") && strings.HasPrefix(name, never)
 	})
 }
+
+// folded is a header's name as a daemon may take it: what stands behind CGI or WSGI
+// knows no difference between - and _.
+func folded(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
 
 // forward makes the header map of the daemon's request, new and from the list.
 // Content-Length is left to net/http.

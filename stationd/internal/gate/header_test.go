@@ -219,7 +219,7 @@ func TestHeaderAllow(t *testing.T) {
 		Transfer-Encoding Upgrade Forwarded X-Forwarded-For X-Forwarded-Anything X-Real-IP Via Cf-Ray X-Amz-Date X-Goog-Api-Key X-Azure-Ref
 		Drawbridge-Ticket drawbridge-anything Expect Origin Referer content-length SEC-FETCH-SITE Sec-WebSocket-Key HTTP2-Settings User-Agent
 		Accept-Encoding Location Set-Cookie Clear-Site-Data Service-Worker-Allowed Alt-Svc Strict-Transport-Security
-		Access-Control-Allow-Origin WWW-Authenticate Server Content-Security-Policy`) {
+		Access-Control-Allow-Origin WWW-Authenticate Server Content-Security-Policy X_Forwarded_For Content_Length Proxy_User`) {
 		if err := gate.NewHeaderList([]string{"X-Fine", name}, gate.Credential{}); !fault.Is(err, fault.HeaderNotAllowable) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -230,8 +230,10 @@ func TestHeaderAllow(t *testing.T) {
 		}
 	}
 	own := bearer(t, "header:X-Own-Auth", "0123456789abcdef")
-	if err := gate.NewHeaderList([]string{"x-own-auth"}, own); !fault.Is(err, fault.HeaderNotAllowable) {
-		t.Errorf("the credential's own header: %v", err)
+	for _, name := range []string{"x-own-auth", "X_Own_Auth"} {
+		if err := gate.NewHeaderList([]string{name}, own); !fault.Is(err, fault.HeaderNotAllowable) {
+			t.Errorf("the credential's own header as %s: %v", name, err)
+		}
 	}
 	if err := gate.NewHeaderList([]string{"X-Fine", "x-other", "Accept"}, own); err != nil {
 		t.Error(err)
