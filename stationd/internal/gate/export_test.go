@@ -15,6 +15,9 @@ func NewHeaderList(extra []string, credential Credential) error {
 	return err
 }
 
+// MaxConnections is how many connections are let in at once.
+const MaxConnections = maxConnections
+
 // MaxEvent is the bound of one event.
 const MaxEvent = maxEvent
 

@@ -45,7 +45,7 @@ func (p *passage) outgoing(r *http.Request, v visit) (out *http.Request, body *u
 		}
 	}
 	if r.ContentLength > 0 {
-		body = &upload{body: r.Body, control: p.control, route: p.route}
+		body = &upload{body: r.Body, control: p.control, route: p.route, until: time.Now().Add(bodyIdle)}
 		out.Body, out.ContentLength = body, r.ContentLength
 	}
 	return out, body
@@ -218,7 +218,10 @@ type upload struct {
 	control *http.ResponseController
 	route   *Route
 
+	reading sync.Mutex // held by a Read
+
 	mu     sync.Mutex
+	until  time.Time // the next piece has come then
 	sealed bool
 	late   bool
 	whole  bool
@@ -226,12 +229,15 @@ type upload struct {
 
 // Read is called by the transport.
 func (u *upload) Read(b []byte) (int, error) {
+	u.reading.Lock()
+	defer u.reading.Unlock()
 	u.mu.Lock()
 	if u.sealed {
 		u.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	}
-	_ = u.control.SetReadDeadline(time.Now().Add(bodyIdle))
+	u.until = time.Now().Add(bodyIdle)
+	_ = u.control.SetReadDeadline(u.until)
 	u.mu.Unlock()
 
 	n, err := u.body.Read(b)
@@ -272,12 +278,23 @@ func (u *upload) ended() bool {
 }
 
 // seal ends the upload with the handler: the transport may come later, and the
-// connection is not its own then. A read that waits is woken by net/http.
+// connection is not its own then. A read that waits is woken here: net/http would
+// lift the deadline in doing so, and then wait for the client for ever.
 func (u *upload) seal() {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.sealed = true
+	whole := u.whole
+	if !whole {
+		_ = u.control.SetReadDeadline(time.Unix(1, 0))
+	}
+	u.mu.Unlock()
+	if whole {
+		return
+	}
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	_ = u.control.SetReadDeadline(u.until)
 }

@@ -100,7 +100,7 @@ func (g *Gate) Run(ctx context.Context) error {
 	ended := make(chan error, len(g.opts.Listeners))
 	room := make(chan struct{}, maxConnections)
 	for _, l := range g.opts.Listeners {
-		work.Go(func() { ended <- server.Serve(&door{l, room}) })
+		work.Go(func() { ended <- server.Serve(newDoor(l, room)) })
 	}
 	rechecking, stop := context.WithCancel(context.WithoutCancel(ctx))
 	work.Go(func() { g.recheck(rechecking) })

@@ -14,6 +14,9 @@ import (
 // methods that are passed on.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
+// Passes reports whether requests with a method are passed on.
+func Passes(method string) bool { return slices.Contains(methods, method) }
+
 // bridgeSegments is how many segments /s/STATION/a/N has.
 const bridgeSegments = 4
 
@@ -64,7 +67,7 @@ func (g *Gate) look(r *http.Request, v *visit) error {
 		return fault.New(fault.LengthRequired, "read the request: it has a transfer encoding")
 	case upgrade(r.Header):
 		return fault.New(fault.UpgradeUnsupported, "read the request: it asks for an upgrade")
-	case !slices.Contains(methods, r.Method):
+	case !Passes(r.Method):
 		return fault.New(fault.MethodNotAllowed, "read the request: its method is not passed on")
 	}
 	target, err := ParseTarget(r.RequestURI, bridgeSegments)
@@ -180,7 +183,7 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, v visit, err error
 		f.wait = g.failures.wait(v.arrival.from, now)
 	case fault.LengthRequired, fault.ProtocolRefused:
 		f.close = true // what follows on the connection may be read in two ways
-	case fault.StationStopping, fault.StationEnded, fault.AttemptReplaced, fault.TicketRevoked:
+	case fault.StationStopping, fault.StationEnded, fault.AttemptReplaced, fault.TicketRevoked, fault.GateUnavailable:
 		if v.sent {
 			f.status = http.StatusBadGateway // it may have had its effect: not to be taken for refused
 		}

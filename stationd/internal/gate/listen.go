@@ -49,12 +49,29 @@ func CheckListener(l net.Listener) error {
 type door struct {
 	net.Listener
 	room chan struct{}
+	shut chan struct{} // closed by Close
+	once sync.Once
+}
+
+func newDoor(l net.Listener, room chan struct{}) *door {
+	return &door{Listener: l, room: room, shut: make(chan struct{})}
+}
+
+// Close ends Accept, also one that waits for room: net/http waits for that before
+// it closes any connection.
+func (d *door) Close() error {
+	d.once.Do(func() { close(d.shut) })
+	return d.Listener.Close()
 }
 
 // Accept waits for a connection, and for room before that.
 func (d *door) Accept() (net.Conn, error) {
 	for {
-		d.room <- struct{}{}
+		select {
+		case d.room <- struct{}{}:
+		case <-d.shut:
+			return nil, net.ErrClosed
+		}
 		c, err := d.Listener.Accept()
 		if err != nil {
 			<-d.room

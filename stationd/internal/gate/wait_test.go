@@ -270,6 +270,26 @@ func TestWait(t *testing.T) {
 		}
 		w.took(begin, 0) // the end of the connection, too
 	})
+	inOwnTime(t, "an answer before the end of a body that stalls", func(w *world) {
+		w.daemon.handle(func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadFull(r.Body, make([]byte, len("beginning")))
+			time.Sleep(time.Second) // now the gate waits for the next piece
+			rw.Header().Set("Connection", "close")
+			rw.WriteHeader(http.StatusTeapot)
+		})
+		c, err := w.dial(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer c.Close()
+		begin := time.Now()
+		_ = c.SetReadDeadline(begin.Add(time.Hour))
+		_, _ = fmt.Fprintf(c, early, strings.Replace(w.credentials(), "Connection: close\r\n", "", 1))
+		if all, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 418 ") {
+			w.Errorf("answer %q, then %v", all, err)
+		}
+		w.took(begin, 30*time.Second)
+	})
 	inOwnTime(t, "a long answer before the end of the body", func(w *world) {
 		hold := make(chan struct{})
 		defer close(hold)
@@ -319,6 +339,13 @@ func TestWait(t *testing.T) {
 			w.Errorf("it took %v", took)
 		}
 	})
+	inOwnTime(t, "a request whose right cannot be proven any more", func(w *world) {
+		w.daemon.handle(func(_ http.ResponseWriter, r *http.Request) {
+			w.auth.Break(errors.New("the disk is gone"))
+			<-r.Context().Done()
+		})
+		w.refused(w.get("/v1"), http.StatusBadGateway, "gate_unavailable") // it may have had its effect
+	})
 	inOwnTime(t, "a right that is proven again in time", func(w *world) {
 		source := newEvents()
 		w.daemon.handle(source.ServeHTTP)
@@ -334,6 +361,22 @@ func TestWait(t *testing.T) {
 		if got := s.event(); got != "data: on\n\n" {
 			w.Errorf("got %q", got)
 		}
+	})
+}
+
+// Clients that take all the room do not hold up the end.
+func TestRun_NoRoom(t *testing.T) {
+	inOwnTime(t, "", func(w *world) {
+		for range gate.MaxConnections {
+			c, err := w.dial(w.Context())
+			if err != nil {
+				w.Fatal(err)
+			}
+			defer c.Close()
+		}
+		begin := time.Now()
+		w.shutdown()
+		w.took(begin, 3*time.Second)
 	})
 }
 
