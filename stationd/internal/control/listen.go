@@ -20,6 +20,8 @@ type listener struct {
 	path string
 	inc  unix.Stat_t // the file that is ours
 	room chan struct{}
+	shut chan struct{} // closed by Close
+	once sync.Once
 }
 
 // listen puts a socket of mode 0600 at path. A stationd that answers there keeps it;
@@ -47,7 +49,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		return nil, fault.New(fault.ListenerUnavailable, "listen on the control socket %s: %w", path, err)
 	}
 	l.SetUnlinkOnClose(false)
-	out := &listener{UnixListener: l, path: path, room: make(chan struct{}, maxConnections)}
+	out := &listener{UnixListener: l, path: path, room: make(chan struct{}, maxConnections), shut: make(chan struct{})}
 	if err := out.settle(born); err != nil {
 		_ = l.Close()
 		_ = os.Remove(born)
@@ -91,10 +93,21 @@ func (l *listener) remove() {
 	}
 }
 
+// Close ends Accept, also one that waits for room: net/http waits for that before
+// it closes any connection.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.shut) })
+	return l.UnixListener.Close()
+}
+
 // Accept waits for room and for a peer of this network namespace.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		l.room <- struct{}{}
+		select {
+		case l.room <- struct{}{}:
+		case <-l.shut:
+			return nil, net.ErrClosed
+		}
 		c, err := l.AcceptUnix()
 		if err != nil {
 			<-l.room
