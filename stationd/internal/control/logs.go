@@ -1,9 +1,12 @@
 package control
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"time"
+
+	"drawbridge/shared/fault"
 )
 
 // Events of a stream of logs.
@@ -35,6 +38,9 @@ func (s *Server) logs(q *request) error {
 	}
 	ctx, cancel := s.waiting(q.Context())
 	defer cancel()
+	if follow {
+		defer s.whileAllowed(ctx, cancel, q, id)()
+	}
 	out := &events{w: q.w, ctl: http.NewResponseController(q.w)}
 	stop := out.beat()
 	defer stop()
@@ -48,6 +54,26 @@ func (s *Server) logs(q *request) error {
 		panic(http.ErrAbortHandler) // no last event: it is not the end of the log
 	}
 	return out.send(eventEnd, struct{}{})
+}
+
+// whileAllowed calls end when the caller may not see the log of a station any more. It
+// stops looking with stop, which calls end too.
+func (s *Server) whileAllowed(ctx context.Context, end func(), q *request, id string) (stop func()) {
+	var work sync.WaitGroup
+	work.Go(func() {
+		_ = s.poll(ctx, func() (bool, error) {
+			_, err := s.may(q, id, operate)
+			lost := fault.Is(err, fault.NotFound) || fault.Is(err, fault.RoleDenied)
+			if lost {
+				end()
+			}
+			return lost, nil
+		})
+	})
+	return func() {
+		end()
+		work.Wait()
+	}
 }
 
 // events is a server-sent event stream that begins with its first event.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"drawbridge/shared/fault"
+	"drawbridge/shared/store"
 	"drawbridge/shared/testkit"
 	"drawbridge/stationd/internal/control"
 )
@@ -77,6 +78,26 @@ func TestLogs_Broken(t *testing.T) {
 	<-seen
 	w.stop()
 	wantCode(t, <-ended, fault.StationdUnavailable)
+}
+
+// Whoever loses the role that shows a log does not read on.
+func TestLogs_RoleEnds(t *testing.T) {
+	w := newWorld(t)
+	id := w.theirs(store.RoleManager)
+	w.manager.logs = func(ctx context.Context, _ string, _ int64, _ bool, emit func(string, []byte) error) error {
+		err := emit("stdout", []byte("begun"))
+		<-ctx.Done()
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := w.Client.Logs(ctx, id, 0, true, func(control.Output) error {
+		return w.Store.GrantRole(ctx, w.lease, id, w.me.ID, store.RoleViewer)
+	})
+	wantCode(t, err, fault.StationdUnavailable)
+	if ctx.Err() != nil {
+		t.Error("the stream goes on")
+	}
 }
 
 // A client that leaves ends the reading for it.
