@@ -42,6 +42,8 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/stations/" + id + "/tickets", `{"prefix":"v1"}`, 400, fault.TicketScope},
 		{"POST", "/v1/stations/" + id + "/tickets", `{"prefix":"/","ttl":"1s"}`, 400, fault.TicketScope},
 		{"POST", "/v1/stations/" + id + "/tickets", `{"prefix":"/","ttl":"-5m"}`, 400, fault.TicketScope},
+		{"POST", "/v1/stations/" + id + "/tickets", `{"methods":[" "]}`, 400, fault.TicketScope},
+		{"POST", "/v1/stations/" + id + "/tickets", `{"methods":["GET","CONNECT"]}`, 400, fault.TicketScope},
 		{"POST", "/v1/principals", `{"name":"x","secret":"y"}`, 400, fault.JSONInvalid},
 		{"DELETE", "/v1/tickets/tkt_none", "", 404, fault.NotFound},
 		{"POST", "/v1/leases/lse_none/release", "{}", 404, fault.NotFound},

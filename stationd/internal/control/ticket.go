@@ -28,6 +28,12 @@ func (s *Server) issueTicket(q *request) error {
 			return fault.New(fault.TicketScope, "issue a ticket: ttl is no duration such as 5m")
 		}
 	}
+	for _, m := range ask.Methods { // none means all, so one that is none must not count as none
+		if !gate.Passes(m) {
+			return fault.New(fault.TicketScope, "issue a ticket: %.20q is no method of a bridge", m).
+				WithHint("methods are GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS, in capitals")
+		}
+	}
 	lease, err := s.lease()
 	if err != nil {
 		return err
