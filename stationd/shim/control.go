@@ -24,6 +24,11 @@ const (
 	maxStrangers = 8 // connections that have not said hello
 	acceptPause  = 20 * time.Millisecond
 	maxNames     = 32
+
+	// silentTime is how long a stationd may say nothing, which asks every few seconds
+	// whether the shim is there. A connection over another machine can seem to live for
+	// hours after that has gone.
+	silentTime = time.Minute
 )
 
 // session is one attached stationd. A newer one replaces it.
@@ -95,6 +100,7 @@ func (s *shim) attend(conn net.Conn, known func()) {
 		if r.Read(&q) != nil {
 			return
 		}
+		s.hear(c)
 		if q.Op == wire.OpAck {
 			if ring := s.ring(q.Stream); ring != nil {
 				ring.ack(q.Seq)
@@ -103,11 +109,12 @@ func (s *shim) attend(conn net.Conn, known func()) {
 		}
 		m := s.answer(q)
 		m.ID = q.ID
-		if !c.tell(m) {
-			return
-		}
-		if q.Op == wire.OpKill && m.Error == nil {
+		told := c.tell(m)
+		if q.Op == wire.OpKill && m.Error == nil { // whether its answer arrives or not
 			s.end(reasonOf(q.Reason))
+		}
+		if !told {
+			return
 		}
 	}
 }
@@ -116,7 +123,7 @@ func (s *shim) attend(conn net.Conn, known func()) {
 func (s *shim) attach(c *session) {
 	s.mu.Lock()
 	older := s.current
-	s.current = c
+	s.current, s.heard = c, time.Now()
 	exit := s.exit
 	s.mu.Unlock()
 	if older != nil {
@@ -136,6 +143,26 @@ func (s *shim) detach(c *session) {
 	if s.current == c {
 		s.current, s.alone = nil, time.Now()
 	}
+}
+
+// hear notes that the stationd of c is there.
+func (s *shim) hear(c *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == c {
+		s.heard = time.Now()
+	}
+}
+
+// attended reports whether a stationd is there, else since when none is. One that has
+// been silent for too long, orphan at the least, is not.
+func (s *shim) attended(orphan time.Duration) (yes bool, alone time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil {
+		return false, s.alone
+	}
+	return time.Since(s.heard) < max(orphan, silentTime), s.heard
 }
 
 // pump sends output as it comes, no more ahead of what was taken than its bound.

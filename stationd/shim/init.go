@@ -49,7 +49,8 @@ type shim struct {
 	exit       *wire.End
 	credential string
 	current    *session  // of the stationd that is attached
-	alone      time.Time // since when none is; in the monotonic clock
+	heard      time.Time // when that one said something last; in the monotonic clock
+	alone      time.Time // since when none is attached; in the monotonic clock
 
 	reaping sync.Mutex // held while a child is started, so that it is known before it is reaped
 }
@@ -321,9 +322,7 @@ func (s *shim) watchClock() {
 		orphan = time.Duration(s.spec.OrphanMS) * time.Millisecond
 	}
 	for range time.Tick(dutyEvery) {
-		s.mu.Lock()
-		attended, alone := s.current != nil, s.alone
-		s.mu.Unlock()
+		attended, alone := s.attended(orphan)
 		deadline := s.spec.Deadline
 		if attended {
 			deadline += s.spec.GraceMS

@@ -39,8 +39,9 @@ func (s *shim) launch(l wire.Launch) (*wire.Started, *wire.Error) {
 	}
 	s.mu.Lock()
 	again := s.launched
-	s.launched = true
-	s.credential = l.Credential
+	if s.launched = true; !again {
+		s.credential = l.Credential
+	}
 	s.mu.Unlock()
 	if again {
 		return nil, &wire.Error{Code: wire.CodeLaunched, Message: "the daemon was launched already; it is never launched again"}

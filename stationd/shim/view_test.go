@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -137,5 +138,42 @@ func TestReasonOf(t *testing.T) {
 		if got := reasonOf(asked); got != want {
 			t.Errorf("%q: %s, want %s", asked, got, want)
 		}
+	}
+}
+
+// A stationd that says nothing any more is none, however long its connection seems to
+// live; a short orphan time makes nobody hurry who is attached.
+func TestAttended(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		attached bool
+		silent   time.Duration
+		orphan   time.Duration
+		want     bool
+	}{
+		"nobody":          {false, 0, time.Hour, false},
+		"heard just now":  {true, time.Second, time.Second, true},
+		"silent":          {true, 2 * silentTime, time.Second, false},
+		"patient":         {true, 2 * silentTime, 3 * silentTime, true},
+		"patience is out": {true, 4 * silentTime, 3 * silentTime, false},
+	} {
+		s := &shim{alone: now.Add(-time.Hour), heard: now.Add(-tc.silent)}
+		since := s.alone
+		if tc.attached {
+			s.current, since = &session{}, s.heard
+		}
+		if got, alone := s.attended(tc.orphan); got != tc.want || !alone.Equal(since) {
+			t.Errorf("%s: %v since %v", name, got, now.Sub(alone))
+		}
+	}
+	c := &session{}
+	s := &shim{current: c, heard: now.Add(-time.Hour)}
+	s.hear(&session{}) // the one before
+	if yes, _ := s.attended(time.Second); yes {
+		t.Error("heard of a session that was replaced")
+	}
+	s.hear(c)
+	if yes, _ := s.attended(time.Second); !yes {
+		t.Error("not heard")
 	}
 }
