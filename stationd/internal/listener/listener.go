@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,13 @@ import (
 	"drawbridge/stationd/internal/wire"
 )
 
-// maxSockets bounds the answer; a daemon that opens more has made its point.
-const maxSockets = 1024
+// Bounds of the answer, which has to fit into one line of package wire whatever a
+// daemon opens: what is reached from elsewhere comes first, so that nobody hides one
+// socket behind many others.
+const (
+	maxSockets = 1024
+	maxProgram = 64 // bytes of a program's name, which a daemon chooses
+)
 
 // States of /proc/net: a listening TCP socket, and a UDP socket without a peer.
 const (
@@ -68,11 +74,25 @@ func Parse(protocol string, table []byte) ([]Socket, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read table %s: line %d: inode %q", protocol, n+1, f[9])
 		}
-		if len(out) < maxSockets {
-			out = append(out, Socket{protocol, at, inode})
-		}
+		out = append(out, Socket{protocol, at, inode})
 	}
 	return out, nil
+}
+
+// Bound leaves at most maxSockets rows, those first that matter most: streams that
+// are reached from elsewhere, then those of loopback, then datagrams.
+func Bound(rows []Socket) []Socket {
+	rank := func(r Socket) int {
+		switch {
+		case strings.HasPrefix(r.Protocol, "udp"):
+			return 2
+		case Loopback(r.Address.Addr()):
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(rows, func(a, b Socket) int { return rank(a) - rank(b) })
+	return rows[:min(len(rows), maxSockets)]
 }
 
 // parseAddress reads "0100007F:1B9E": words of 32 bits in the machine's order, and
@@ -111,6 +131,7 @@ func List() ([]wire.Listener, error) {
 		}
 		rows = append(rows, more...)
 	}
+	rows = Bound(rows)
 	holders := owners(rows)
 	out := make([]wire.Listener, 0, len(rows))
 	for _, r := range rows {
@@ -127,16 +148,16 @@ func List() ([]wire.Listener, error) {
 }
 
 // Program is the name of the file that a process runs, else the short name that it
-// gave itself; a program executed through a descriptor is called by its number.
+// gave itself; a program executed through a descriptor is called by its number. It is
+// cut to maxProgram.
 func Program(pid int) string {
+	name := ""
 	if exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe"); err == nil {
-		return filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
+		name = filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
+	} else if info, err := process.Stat(pid); err == nil {
+		name = info.Comm
 	}
-	info, err := process.Stat(pid)
-	if err != nil {
-		return ""
-	}
-	return info.Comm
+	return name[:min(len(name), maxProgram)]
 }
 
 // owners finds a process for each socket; the lowest pid, where several hold it.

@@ -1,14 +1,20 @@
 package listener_test
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"drawbridge/stationd/internal/listener"
+	"drawbridge/stationd/internal/wire"
 )
 
 const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -53,6 +59,62 @@ func TestParse(t *testing.T) {
 		if rows, err := listener.Parse("tcp", []byte(head+bad+"\n")); err == nil {
 			t.Errorf("%q: %v", bad, rows)
 		}
+	}
+}
+
+// A socket that is reached from elsewhere does not hide behind many others, and
+// whatever a daemon opens, the answer fits into a line.
+func TestBound(t *testing.T) {
+	var table strings.Builder
+	table.WriteString(head)
+	for port := range 5000 {
+		fmt.Fprintf(&table, "%4d: 0100007F:%04X 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 77 1 0 100 0\n", port, 1+port)
+	}
+	table.WriteString("5000: 00000000:270F 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 78 1 0 100 0\n")
+	rows, err := listener.Parse("tcp", []byte(table.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []listener.Socket{{Protocol: "udp", Address: netip.MustParseAddrPort("0.0.0.0:5353")}}
+	rows = listener.Bound(append(names, rows...))
+	if rows[0].Inode != 78 || rows[1].Address.Port() != 1 {
+		t.Errorf("first come %+v and %+v", rows[0], rows[1])
+	}
+	answer := wire.Message{ID: 1 << 40}
+	for range rows {
+		answer.Listeners = append(answer.Listeners, wire.Listener{
+			Protocol: "tcp6", Address: strings.Repeat("ffff:", 8), Port: 65535, Loopback: true, PID: 1 << 22, Own: true, Program: strings.Repeat("\x01", 64),
+		})
+	}
+	if err := wire.Write(io.Discard, answer); err != nil {
+		t.Errorf("%d rows: %v", len(rows), err)
+	}
+}
+
+// A program's name is cut.
+func TestProgram(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip("no sleep here")
+	}
+	data, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), strings.Repeat("n", 255))
+	if err := os.WriteFile(path, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if got := listener.Program(cmd.Process.Pid); got != strings.Repeat("n", 64) {
+		t.Errorf("%q", got)
 	}
 }
 

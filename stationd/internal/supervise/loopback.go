@@ -14,9 +14,9 @@ import (
 // CheckEvery is the pause between two observations of what listens (station §7.2).
 const CheckEvery = 2 * time.Second
 
-// maxFindings bounds what a Loopback remembers; a daemon that opens more is past
-// telling them apart.
-const maxFindings = 256
+// maxFindings bounds what a Loopback remembers besides the first breach; a daemon that
+// opens more is past telling them apart.
+const maxFindings = 255
 
 // Policies of a Loopback (station §7.3).
 const (
@@ -38,6 +38,7 @@ func (f Finding) String() string { return fmt.Sprintf("%s %s %s", f.Protocol, f.
 type Loopback struct {
 	policy   string
 	checks   int
+	breached bool
 	seen     map[string]bool
 	findings []Finding
 }
@@ -55,7 +56,8 @@ func NewLoopback(policy string) (*Loopback, error) {
 }
 
 // Check judges one observation: what is new among listeners outside loopback. UDP
-// is never a breach, since multicast names are common.
+// is never a breach, since multicast names are common. However much was found before,
+// the first breach is told.
 func (l *Loopback) Check(rows []wire.Listener) (fresh []Finding) {
 	l.checks++
 	for _, r := range rows {
@@ -65,10 +67,10 @@ func (l *Loopback) Check(rows []wire.Listener) (fresh []Finding) {
 		f := Finding{Protocol: r.Protocol, Address: net.JoinHostPort(r.Address, strconv.Itoa(r.Port)), Program: r.Program}
 		f.Breach = l.policy == Strict && !strings.HasPrefix(r.Protocol, "udp")
 		key := f.Protocol + " " + f.Address
-		if l.seen[key] || len(l.findings) >= maxFindings {
+		if l.seen[key] || len(l.findings) >= maxFindings && (!f.Breach || l.breached) {
 			continue
 		}
-		l.seen[key] = true
+		l.seen[key], l.breached = true, l.breached || f.Breach
 		l.findings = append(l.findings, f)
 		fresh = append(fresh, f)
 	}

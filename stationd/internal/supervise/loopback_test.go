@@ -64,6 +64,26 @@ func TestLoopback_Check(t *testing.T) {
 	}
 }
 
+// However many findings there were, the first breach is told, and no more than that.
+func TestLoopback_Full(t *testing.T) {
+	l, _ := supervise.NewLoopback(supervise.Strict)
+	var rows []wire.Listener
+	for port := range 1000 {
+		rows = append(rows, wire.Listener{Protocol: "udp", Address: "0.0.0.0", Port: 1 + port, PID: 6})
+	}
+	noted := len(l.Check(rows))
+	var wide []wire.Listener
+	for port := range 10 {
+		wide = append(wide, wire.Listener{Protocol: "tcp6", Address: "::", Port: 9999 + port, PID: 6})
+	}
+	if found := l.Check(append(rows, wide...)); len(found) != 1 || !found[0].Breach || found[0].Address != "[::]:9999" {
+		t.Errorf("found %v after %d findings", found, noted)
+	}
+	if again := l.Check(wide); again != nil || len(l.Findings()) != noted+1 || noted > 255 {
+		t.Errorf("again %v, %d findings after %d", again, len(l.Findings()), noted)
+	}
+}
+
 // rows are the listeners that the shim sees.
 func (w *world) rows() []wire.Listener {
 	w.Helper()
