@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +17,10 @@ import (
 // eventQueue is how many events wait for who reads them before the connection is
 // read on; the shim keeps the rest.
 const eventQueue = 64
+
+// writeTime is how long the shim may not read what is asked, before the connection is
+// given up.
+const writeTime = 10 * time.Second
 
 // A Client speaks to one shim over one connection, or with Reconnect over one after
 // another. Its methods may be called from several goroutines.
@@ -224,7 +230,12 @@ func (c *Client) send(q wire.Request) error {
 	c.mu.Lock()
 	conn := c.conn
 	c.mu.Unlock()
-	return wire.Write(conn, q)
+	_ = conn.SetWriteDeadline(time.Now().Add(writeTime))
+	err := wire.Write(conn, q)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = conn.Close() // a part of it may have been written
+	}
+	return err
 }
 
 // receive sorts what comes until the last connection ends.

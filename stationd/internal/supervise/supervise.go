@@ -245,8 +245,12 @@ func (p *Process) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	p.watch.Go(func() {
-		if process.Wait(ctx, p.inc) != nil {
-			return
+		for process.Wait(ctx, p.inc) != nil {
+			select { // it has not ended: there was no descriptor left to look with
+			case <-ctx.Done():
+				return
+			case <-time.After(endPoll):
+			}
 		}
 		if p.cmd != nil {
 			_ = p.cmd.Wait()
