@@ -5,9 +5,10 @@
 //
 // A relay does not look at what it carries. The end of one direction is passed on
 // as such, so a request may end while its answer still streams; an error of either
-// side ends both. It owns no file: the socket belongs to who listens there. When
-// Run is told to stop it closes the listener and every connection, and returns
-// when all its goroutines have ended.
+// side ends both, and so does a client that is gone from a Unix socket altogether.
+// It owns no file: the socket belongs to who listens there. When Run is told to stop
+// it closes the listener and every connection, and returns when all its goroutines
+// have ended.
 package relay
 
 import (
@@ -20,6 +21,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -137,7 +140,29 @@ func (r *Relay) carry(ctx context.Context, near net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() { pass(near, far, both) })
 	pass(far, near, both)
+	if hungUp(near) { // nobody is left for an answer; whoever is at the far end may never see that
+		both()
+	}
 	back.Wait()
+}
+
+// hungUp reports whether the other end of a Unix connection is closed, and not only
+// its sending half; a TCP connection does not tell.
+func hungUp(c net.Conn) (gone bool) {
+	socket, ok := c.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		state := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(state, 0)
+		gone = err == nil && n == 1 && state[0].Revents&unix.POLLHUP != 0
+	})
+	return gone
 }
 
 // pass moves one direction and passes its end on; an error ends both. Sockets as

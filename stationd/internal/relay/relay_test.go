@@ -190,6 +190,60 @@ func TestRun_Reset(t *testing.T) {
 	}
 }
 
+// A client that is gone altogether frees its place, also when the daemon takes no
+// notice of that.
+func TestRun_ClientGone(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, heard := make(chan struct{}), make(chan struct{})
+	var deaf sync.WaitGroup
+	t.Cleanup(func() { close(done); l.Close(); deaf.Wait() })
+	deaf.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			deaf.Go(func() {
+				defer c.Close()
+				_, _ = c.Read(make([]byte, 1))
+				select {
+				case heard <- struct{}{}:
+				case <-done:
+				}
+				<-done
+			})
+		}
+	})
+	in, err := net.Listen("unix", filepath.Join(testkit.RuntimeDir(t), "in.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := relay.New(in, func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	}, func(net.Conn) bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	for i := range relay.MaxConnections + 1 {
+		c, err := net.Dial("unix", in.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, "x")
+		select {
+		case <-heard:
+			c.Close()
+		case <-time.After(wait):
+			c.Close()
+			t.Fatalf("connection %d is not carried", i)
+		}
+	}
+}
+
 // Stopping ends what is carried, and the port is closed.
 func TestRun_Stop(t *testing.T) {
 	begun := make(chan struct{}, 1)

@@ -1,0 +1,4 @@
+package relay
+
+// MaxConnections are carried at once.
+const MaxConnections = maxConnections
