@@ -22,6 +22,6 @@ func init() {
 	register(2, ForceReason, "Releasing a lease by force needs a reason, which is recorded.")
 	register(1, PrincipalExists, "The organisation has a principal of that name, or the user has one already.")
 	register(1, RoleDenied, "The principal is revoked, or has no role on the station that allows this.")
-	register(2, TicketScope, "A ticket lives 15 s to 900 s, has a path prefix within the station's bridge, and a bound of uses that is not negative.")
+	register(2, TicketScope, "A ticket lives 15 s to 900 s, has a path prefix within the station's bridge, methods that a bridge passes on, and a bound of uses that is not negative.")
 	register(1, TooManyTickets, "The attempt has as many live tickets as it may have.")
 }
