@@ -188,8 +188,7 @@ func TestCommands_Refused(t *testing.T) {
 		{grant("-upstream-origin", w.URL), 1},
 		{grant("-upstream-origin", "https://api.openai.com/v1/"), 1},
 		{grant("-base-path", "/v2"), 1},
-		{grant("-max-requests", "10001"), 1},
-		{grant("-ttl", "25h"), 1},
+		{grant("-ttl", "soon"), 2},
 		{grant("-reasoning-effort", "most"), 1},
 		{grant("left over"), 2},
 		{list("grant", "-model", model), 2},
@@ -208,6 +207,32 @@ func TestCommands_Refused(t *testing.T) {
 	}
 	if w.seen() != 0 {
 		t.Errorf("the provider saw %d", w.seen())
+	}
+}
+
+// A value that was given is taken or refused by name: a 0 is not the default.
+func TestCommands_GrantOutOfRange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, tc := range []struct{ flag, value, says string }{
+		{"-max-requests", "0", "--max-requests is 0, not 1 to 10000"},
+		{"-max-requests", "-1", "--max-requests is -1, not 1 to 10000"},
+		{"-max-requests", "10001", "--max-requests is 10001, not 1 to 10000"},
+		{"-ttl", "0s", "--ttl is 0s, not 1s to 24h0m0s"},
+		{"-ttl", "0", "--ttl is 0s, not 1s to 24h0m0s"},
+		{"-ttl", "25h", "--ttl is 25h0m0s, not 1s to 24h0m0s"},
+		{"-ttl", "30", "did you mean 30m?"},
+		{"-max-total-tokens", "0", "is no number from 1 on"},
+	} {
+		t.Run(tc.flag+" "+tc.value, func(t *testing.T) {
+			status, said := w.told("grant", "-auth-file", w.auth, "-model", model, tc.flag, tc.value)
+			if status != 2 || !strings.Contains(said, tc.says) {
+				t.Errorf("got %d: %s", status, said)
+			}
+		})
+	}
+	if all, err := w.OpenGrants(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%d grants, %v", len(all), err)
 	}
 }
 

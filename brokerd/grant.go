@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"drawbridge/brokerd/internal/broker"
@@ -48,9 +50,10 @@ func (f *grantFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.origin, "upstream-origin", "", "`URL` of the provider (default that of the credential)")
 	fs.StringVar(&f.endpoint, "endpoint", store.EndpointTCP, "tcp or unix: the listener that the worker reaches")
 	fs.Int64Var(&f.requests, "max-requests", store.DefaultGrantRequests, "how many requests may be forwarded")
-	fs.Int64Var(&f.tokens, "max-total-tokens", 0, "no request is forwarded once so many tokens were reported (default no ceiling)")
+	fs.Func("max-total-tokens", "no request is forwarded once so many `tokens` were reported (default no ceiling)", f.setTokens)
 	fs.BoolVar(&f.strict, "strict-usage", false, "close the grant at the first response that does not say what it cost")
-	fs.DurationVar(&f.life, "ttl", store.GrantLife, "how long the grant lives")
+	f.life = store.GrantLife
+	fs.Var((*life)(&f.life), "ttl", "how `long` the grant lives, as 30m")
 	fs.StringVar(&f.basePath, "base-path", "", "empty or /v1")
 	fs.StringVar(&f.run, "run", "", "`label` of the run in the evidence")
 	fs.StringVar(&f.owner, "owner", "", "`label` of the owner in the evidence")
@@ -59,6 +62,47 @@ func (f *grantFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.ledger, "ledger-file", "", "absolute `path` of the ledger file of a registered run")
 	fs.BoolVar(&f.initialize, "initialize", false, "this is the first session of the registered run")
 	fs.BoolVar(&f.asJSON, "json", false, "print a failure as one JSON object, too")
+}
+
+// setTokens takes a ceiling: none is what no flag means, not 0.
+func (f *grantFlags) setTokens(s string) error {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 1 {
+		return errors.New("is no number from 1 on")
+	}
+	f.tokens = n
+	return nil
+}
+
+// check refuses a value out of range that was given, before the Store would take a 0
+// for the default.
+func (f *grantFlags) check() error {
+	switch {
+	case f.authFile == "":
+		return fault.New(fault.Usage, "grant: --auth-file is missing")
+	case f.requests < 1 || f.requests > store.MaxGrantRequests:
+		return fault.New(fault.Usage, "grant: --max-requests is %d, not 1 to %d", f.requests, store.MaxGrantRequests)
+	case f.life < store.GrantLifeLeast || f.life > store.GrantLifeMost:
+		return fault.New(fault.Usage, "grant: --ttl is %s, not %s to %s", f.life, store.GrantLifeLeast, store.GrantLifeMost)
+	}
+	return nil
+}
+
+// life is a duration that knows what is meant by a bare number.
+type life time.Duration
+
+func (l *life) String() string { return time.Duration(*l).String() }
+
+func (l *life) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if _, bare := strconv.ParseUint(s, 10, 32); err != nil && bare == nil {
+		return fmt.Errorf("it has no unit; did you mean %sm?", s)
+	}
+	if err != nil {
+		return errors.New("it is no time like 30m or 2h")
+	}
+	*l = life(d)
+	return nil
 }
 
 func grantCommand(stdout io.Writer) *service.Command {
@@ -70,8 +114,8 @@ func grantCommand(stdout io.Writer) *service.Command {
 		Flags:         f.register,
 		OtherSettings: true,
 		Run: func(ctx context.Context, _ []string) error {
-			if f.authFile == "" {
-				return fault.New(fault.Usage, "grant: -auth-file is missing")
+			if err := f.check(); err != nil {
+				return err
 			}
 			path, err := broker.CanonicalPath(f.authFile)
 			if err != nil {

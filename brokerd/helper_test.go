@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3"
@@ -86,6 +88,14 @@ func (d *child) full() (free func()) {
 			d.t.Error(err)
 		}
 	}
+}
+
+// told runs a command in this process and gives what it says on stderr.
+func (w *world) told(args ...string) (status int, said string) {
+	w.t.Helper()
+	var errs strings.Builder
+	status = run(w.t.Context(), append(args, "-store-dir", w.dir), io.Discard, &errs)
+	return status, errs.String()
 }
 
 // dial connects to a grant's endpoint and says nothing.
