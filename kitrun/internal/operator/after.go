@@ -146,7 +146,8 @@ func eventsCommand(stdout io.Writer) *service.Command {
 		Name: "events", Args: "<file>", MinArgs: 1, Short: "Print what the record of one turn says",
 		Long: "events reads the JSON lines of codex exec --json, for example the file\n" +
 			"<invocation>.stdout.jsonl beside a receipt, and prints thread, last message and usage. It\n" +
-			"fails unless they are the record of exactly one completed turn. The file - is stdin.",
+			"fails unless they are the record of exactly one completed turn, and then says what Codex\n" +
+			"said of the failure. The file - is stdin.",
 		Run: func(_ context.Context, args []string) error {
 			in := io.Reader(os.Stdin)
 			if args[0] != "-" {
@@ -158,6 +159,9 @@ func eventsCommand(stdout io.Writer) *service.Command {
 				in = f
 			}
 			sum, err := worker.ParseEvents(in)
+			if err != nil && sum.Failure != "" {
+				return fault.New(fault.CodeOf(err), "%w; Codex says %q", err, sum.Failure)
+			}
 			if err != nil {
 				return err
 			}

@@ -418,8 +418,12 @@ func (s *session) finish(result error) error {
 		result = errors.Join(result, err)
 	}
 	if !s.events {
-		say(s.stderr, "%s; receipt %s", progress.Outcome(s.receipt, time.Since(s.began)),
-			filepath.Join(s.options.ArtifactRoot, s.options.InvocationID+".receipt.json"))
+		kept := filepath.Join(s.options.ArtifactRoot, s.options.InvocationID)
+		output := ""
+		if !s.receipt.Completed {
+			output = "; output " + kept + ".stdout.jsonl"
+		}
+		say(s.stderr, "%s%s; receipt %s", progress.Outcome(s.receipt, time.Since(s.began)), output, kept+".receipt.json")
 	}
 	if result == nil && !s.receipt.Completed {
 		return service.Status(service.ExitFail)

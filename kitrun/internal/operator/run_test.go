@@ -119,6 +119,11 @@ func TestRun_Fails(t *testing.T) {
 	if p.Stdout.Len() != 0 || !strings.Contains(p.Stderr.String(), ": failed with status 1 after ") {
 		t.Errorf("stdout %s", p.Stdout)
 	}
+	id := w.options["invocationId"].(string)
+	output := w.path("artifacts/" + id + ".stdout.jsonl")
+	p.Says(`: Codex says "no luck"; output ` + output + "; receipt ")
+	w.start("kitrun", []string{"worker", "events", output}).exits(1).
+		Says(`read codex events: 1 of turn.failed, not 0; Codex says "no luck" [events_invalid]`)
 	if data, err := os.ReadFile(receipt); err != nil || !strings.Contains(string(data), `"completed": false`) {
 		t.Errorf("%s, %v", data, err)
 	}

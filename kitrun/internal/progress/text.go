@@ -152,6 +152,9 @@ func Outcome(r worker.Receipt, took time.Duration) string {
 		how = "no complete turn"
 	}
 	text := fmt.Sprintf("worker %s: %s after %s", r.Observed.InvocationID, how, Elapsed(took))
+	if r.Failure != "" {
+		text += fmt.Sprintf(": Codex says %q", r.Failure)
+	}
 	if r.Usage.Complete {
 		text += "; " + Tokens(r.Usage.InputTokens, r.Usage.OutputTokens)
 	}

@@ -26,6 +26,7 @@ type Summary struct {
 	Final    *string // the agent's last message
 	Usage    Usage
 	Events   int
+	Failure  string // with an error: the last that Codex said of what failed, one bounded line; "": nothing
 }
 
 // MarshalJSON gives the form that `kitrun worker events` prints.
@@ -41,9 +42,18 @@ func (s Summary) MarshalJSON() ([]byte, error) {
 // ParseEvents reads the JSON lines of `codex exec --json`. It is an error,
 // events_invalid, unless they are the record of exactly one thread and exactly one
 // turn, which completed. A turn that does not say what it used is complete, and
-// its usage unavailable. No message holds a value of the input.
+// its usage unavailable. No message holds a value of the input; the Failure that
+// comes along with an error does.
 func ParseEvents(r io.Reader) (Summary, error) {
 	var t turnRecord
+	sum, err := t.read(r)
+	if err != nil {
+		return Summary{Failure: t.failure}, err
+	}
+	return sum, nil
+}
+
+func (t *turnRecord) read(r io.Reader) (Summary, error) {
 	lines := lineReader{r: bufio.NewReaderSize(r, 64<<10)}
 	for {
 		line, err := lines.next()
@@ -69,6 +79,8 @@ type codexEvent struct {
 	ThreadID json.RawMessage `json:"thread_id"`
 	Item     json.RawMessage `json:"item"`
 	Usage    json.RawMessage `json:"usage"`
+	Message  json.RawMessage `json:"message"` // of error
+	Error    json.RawMessage `json:"error"`   // of turn.failed
 }
 
 type codexItem struct {
@@ -83,7 +95,22 @@ type turnRecord struct {
 	started   int
 	completed int
 	failed    int
+	failure   string
 	sum       Summary
+}
+
+// maxFailure bounds what is passed on of a failure, in characters.
+const maxFailure = 300
+
+// fails takes note of what Codex says of a failure; what is no text says nothing.
+func (t *turnRecord) fails(message json.RawMessage) {
+	said := []rune(fault.CleanLine(text(message)))
+	if len(said) > maxFailure {
+		said = append(said[:maxFailure-3], []rune("...")...)
+	}
+	if len(said) > 0 {
+		t.failure = string(said)
+	}
 }
 
 func (t *turnRecord) invalid(format string, args ...any) error {
@@ -114,6 +141,16 @@ func (t *turnRecord) add(line []byte) error {
 		t.sum.Usage = usageOf(e.Usage)
 	case "turn.failed":
 		t.failed++
+		var failure struct {
+			Message json.RawMessage `json:"message"`
+		}
+		if decodeObject(e.Error, &failure) == nil {
+			t.fails(failure.Message)
+		}
+	case "error":
+		if t.failed == 0 { // on the way to it
+			t.fails(e.Message)
+		}
 	case "item.completed":
 		var item codexItem
 		if decodeObject(e.Item, &item) == nil && text(item.Type) == "agent_message" && isText(item.Text) {

@@ -21,8 +21,12 @@ const (
 )
 
 func message(text string) string {
-	quoted, _ := json.Marshal(text)
-	return `{"type":"item.completed","item":{"id":"i","type":"agent_message","text":` + string(quoted) + `}}`
+	return `{"type":"item.completed","item":{"id":"i","type":"agent_message","text":` + quoted(text) + `}}`
+}
+
+func quoted(text string) string {
+	data, _ := json.Marshal(text)
+	return string(data)
 }
 
 func lines(l ...string) string { return strings.Join(l, "\n") + "\n" }
@@ -94,6 +98,27 @@ func TestParseEvents(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// What Codex says of a failure comes along with the refusal: the last word, as one
+// bounded line, and nothing of a turn that completed.
+func TestParseEvents_Failure(t *testing.T) {
+	trouble := func(text string) string { return `{"type":"error","message":` + quoted(text) + `}` }
+	for _, tc := range []struct{ name, in, want string }{
+		{"turn.failed", lines(thread, begun, failed), "no"},
+		{"after errors", lines(thread, begun, trouble("Reconnecting... 1/1"), failed), "no"},
+		{"an error alone", lines(thread, begun, trouble("first"), trouble("second")), "second"},
+		{"no message", lines(thread, begun, `{"type":"turn.failed","error":7}`), ""},
+		{"before a bad line", lines(thread, begun, failed, "oops"), "no"},
+		{"an error item is none", lines(thread, `{"type":"item.completed","item":{"type":"error","message":"metadata"}}`, begun), ""},
+		{"control characters", lines(thread, begun, trouble("a\x1b[31m\nb")), "a b"},
+		{"long", lines(thread, begun, trouble(strings.Repeat("é", 500))), strings.Repeat("é", 297) + "..."},
+		{"completed", lines(thread, begun, trouble("Reconnecting... 1/1"), done), ""},
+	} {
+		if sum, _ := worker.ParseEvents(strings.NewReader(tc.in)); sum.Failure != tc.want {
+			t.Errorf("%s: got %q", tc.name, sum.Failure)
+		}
 	}
 }
 

@@ -30,6 +30,10 @@ type Receipt struct {
 	StderrDigest     string   `json:"stderr_digest"`
 	StartedAt        string   `json:"started_at"`
 	EndedAt          string   `json:"ended_at"`
+
+	// Failure is what Codex said of a turn that it gave up; "": nothing. The record
+	// has it in the output, so that the receipt does not repeat it.
+	Failure string `json:"-"`
 }
 
 // Facts are what was observed of the container, its image and its surroundings.

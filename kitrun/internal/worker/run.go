@@ -355,7 +355,7 @@ func (r *run) outputs(receipt *Receipt, end ending) error {
 	if receipt.StderrDigest, err = r.arts.keep(stderrSuffix, stderr); err != nil {
 		return err
 	}
-	if end.violation != "" || end.timeout || end.overflow || end.cancelled || end.status == nil || *end.status != 0 {
+	if end.violation != "" || end.timeout || end.overflow || end.cancelled || end.status == nil {
 		return nil
 	}
 	again, err := r.stdout.end(most)
@@ -363,11 +363,15 @@ func (r *run) outputs(receipt *Receipt, end ending) error {
 		return err
 	}
 	sum, err := ParseEvents(again)
-	if err != nil {
+	// The texts may hold what an escape of JSON had hidden in the bytes.
+	receipt.Failure = r.red.Text(sum.Failure)
+	switch {
+	case *end.status != 0:
+		return nil // whatever it wrote
+	case err != nil:
 		r.Log.Info("the worker's output is not one complete turn", "invocation", r.InvocationID, "err", err)
 		return nil
 	}
-	// The texts may hold what an escape of JSON had hidden in the bytes.
 	thread := r.red.Text(sum.ThreadID)
 	receipt.Completed, receipt.ProviderThreadID, receipt.Usage = true, &thread, sum.Usage
 	if sum.Final != nil {
