@@ -2,6 +2,8 @@ package station_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -23,6 +25,8 @@ type faulty struct {
 	startShim func(context.Context)           // before the other's
 	bootID    func() error                    // before the other's
 	end       func() ([]supervise.Left, bool) // after the other's: what is said to be left, while true
+	away      func() bool                     // while true, nothing can be ended: the other's is not asked
+	blind     func() bool                     // while true, the shim does not say what listens
 
 	mu    sync.Mutex
 	calls []string
@@ -102,11 +106,50 @@ func (m *faultyMachine) StartShim(ctx context.Context, spec wire.Spec, allowRoot
 	if err != nil {
 		return nil, err
 	}
-	return &faultyShim{s, m.p}, nil
+	f := &faultyShim{Shim: s, p: m.p}
+	if m.p.blind != nil {
+		if f.client, err = m.p.between(ctx, s, spec.Nonce); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// between takes the shim's connection over, with somebody in the middle who does not
+// pass on every question.
+func (p *faulty) between(ctx context.Context, s lease.Shim, nonce string) (*supervise.Client, error) {
+	conn, err := s.Dial(ctx, wire.Control)
+	if err != nil {
+		return nil, err
+	}
+	near, far := net.Pipe()
+	go func() {
+		defer conn.Close()
+		for r := wire.NewReader(far); ; {
+			var q wire.Request
+			if r.Read(&q) != nil {
+				return
+			}
+			if q.Op == wire.OpListeners && p.blind() {
+				q.Op = "nothing"
+			}
+			if wire.Write(conn, q) != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_, _ = io.Copy(far, conn)
+		far.Close()
+	}()
+	return supervise.Connect(ctx, near, nonce)
 }
 
 func (m *faultyMachine) Kill(ctx context.Context, inc process.Incarnation) (supervise.Cleanup, error) {
 	m.p.note("kill")
+	if m.p.away != nil && m.p.away() {
+		return supervise.Cleanup{}, fault.New(fault.CleanupFailed, "end the shim: the machine is away")
+	}
 	c, err := m.Machine.Kill(ctx, inc)
 	return m.p.said(c, err)
 }
@@ -118,12 +161,33 @@ func (m *faultyMachine) AdoptShim(ctx context.Context, inc process.Incarnation) 
 
 type faultyShim struct {
 	lease.Shim
-	p *faulty
+	p      *faulty
+	client *supervise.Client // instead of the other's
+}
+
+func (s *faultyShim) Client() *supervise.Client {
+	if s.client != nil {
+		return s.client
+	}
+	return s.Shim.Client()
+}
+
+func (s *faultyShim) Detach() error {
+	if s.client != nil {
+		_ = s.client.Close()
+	}
+	return s.Shim.Detach()
 }
 
 func (s *faultyShim) End(ctx context.Context) (supervise.Cleanup, error) {
 	s.p.note("end")
+	if s.p.away != nil && s.p.away() {
+		return supervise.Cleanup{}, fault.New(fault.CleanupFailed, "end the shim: the machine is away")
+	}
 	c, err := s.Shim.End(ctx)
+	if s.client != nil {
+		_ = s.client.Close()
+	}
 	return s.p.said(c, err)
 }
 

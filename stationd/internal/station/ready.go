@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drawbridge/shared/crashpoint"
+	"drawbridge/shared/process"
 	"drawbridge/shared/store"
 	"drawbridge/stationd/internal/gate"
 	"drawbridge/stationd/internal/supervise"
@@ -53,6 +54,7 @@ func (a *attempt) awaitDaemon(ctx context.Context) error {
 		return err
 	}
 	defer idle()
+	var unseen error // of the last look, while there was time
 	for pause := probeFirst; ; pause = min(2*pause, probeEvery) {
 		a.turn()
 		rows, err := a.listeners(bounded)
@@ -64,7 +66,13 @@ func (a *attempt) awaitDaemon(ctx context.Context) error {
 				return nil
 			}
 		}
+		if bounded.Err() == nil {
+			unseen = err
+		}
 		if !sleep(bounded, pause) {
+			if unseen != nil {
+				a.log.Warn("what listens cannot be looked at", "err", unseen)
+			}
 			return context.Cause(bounded)
 		}
 	}
@@ -160,8 +168,17 @@ func (a *attempt) openBridge() error {
 // keepLooking goes on looking at what listens until a stop was asked for.
 func (a *attempt) keepLooking() {
 	a.looking.Go(func() {
+		var b blind
+		look := func(ctx context.Context) ([]wire.Listener, error) {
+			rows, err := a.listeners(ctx)
+			if err == nil && b.looks > 0 {
+				a.log.Info("what listens can be looked at again", "looks", b.looks)
+				b = blind{}
+			}
+			return rows, err
+		}
 		for a.ctx.Err() == nil {
-			err := a.loopback.Run(a.ctx, a.listeners, func(f supervise.Finding) {
+			err := a.loopback.Run(a.ctx, look, func(f supervise.Finding) {
 				if a.judge([]supervise.Finding{f}) != nil {
 					a.want(store.StopLoopback)
 				}
@@ -169,7 +186,38 @@ func (a *attempt) keepLooking() {
 			if err == nil {
 				return
 			}
-			sleep(a.ctx, supervise.CheckEvery) // the shim is out of reach: the heartbeat decides
+			a.unseen(&b, err)
+			sleep(a.ctx, supervise.CheckEvery)
 		}
 	})
+}
+
+// blind is a series of looks that failed.
+type blind struct {
+	looks int
+	since int64 // boot-time ms of the first
+}
+
+// unseen is what follows from a look that failed. The first one of a series is told.
+// Nobody knows what a daemon does meanwhile: where the policy is strict, a series as
+// long as missed beats ends the attempt like those. While the machine is out of reach
+// the beats decide.
+func (a *attempt) unseen(b *blind, err error) {
+	now := process.BootTime()
+	if b.looks++; b.looks == 1 {
+		b.since = now
+		a.log.Warn("what listens cannot be looked at", "err", err)
+	}
+	long := int64(missed) * a.m.pace.beat.Milliseconds()
+	if a.plan.Loopback != supervise.Strict || b.looks < missed || now-b.since < long {
+		return
+	}
+	if a.cut(min(pingTime, a.m.pace.beat)) {
+		b.looks, b.since = 1, now // what was missed is the machine's
+		return
+	}
+	if a.ctx.Err() == nil {
+		a.log.Warn("the shim does not say what listens", "looks", b.looks, "err", err)
+		a.want(store.StopLost)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"drawbridge/stationd/internal/evidence"
 	"drawbridge/stationd/internal/station"
 	"drawbridge/stationd/internal/station/stationtest"
+	"drawbridge/stationd/internal/supervise"
 )
 
 // Proves station 17.V2 (TTL): the time of an attempt ends it, however busy it is.
@@ -264,6 +265,44 @@ func TestLoopback(t *testing.T) {
 			}
 			if got := strings.Count(strings.Join(w.events(s), " "), "listener_found"); got != len(f.Loopback.Findings) {
 				t.Errorf("%d events", got)
+			}
+			w.clean(s)
+		})
+	}
+}
+
+// What listens has to be seen (station §7.2): a shim that answers and does not say it is
+// complained of once, and where the policy is strict its attempt ends as with a shim that
+// does not answer.
+func TestLoopback_Blind(t *testing.T) {
+	t.Parallel()
+	const complaint = "what listens cannot be looked at"
+	for _, policy := range []string{"strict", "contained"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			var blind atomic.Bool
+			p := &faulty{blind: blind.Load}
+			w := newWorld(t, func(o *stationtest.Options) { o.Wrap = p.wrap })
+			s := w.ready(w.spec().with("loopback", policy))
+			blind.Store(true)
+			if policy == "strict" {
+				if row := w.ended(s); row.StopReason != store.StopLost {
+					t.Errorf("%+v", row)
+				}
+				if n := strings.Count(w.log.String(), complaint); n != 1 {
+					t.Errorf("%d complaints", n)
+				}
+				w.clean(s)
+				return
+			}
+			testkit.Eventually(t, patience, func() bool { return strings.Contains(w.log.String(), complaint) })
+			time.Sleep(3 * supervise.CheckEvery) // nothing shall happen
+			blind.Store(false)
+			testkit.Eventually(t, patience, func() bool { return strings.Contains(w.log.String(), "can be looked at again") })
+			blind.Store(true)
+			testkit.Eventually(t, patience, func() bool { return strings.Count(w.log.String(), complaint) == 2 })
+			if row := w.stop(s); row.StopReason != store.StopOperator {
+				t.Errorf("%+v", row)
 			}
 			w.clean(s)
 		})
