@@ -16,6 +16,9 @@ import (
 // the end of its credential and of its runtime directory, and the one document.
 // false when the attempt was let go.
 func (a *attempt) conclude(ctx context.Context) bool {
+	if shim := a.reached(); shim != nil { // it is not proven gone, and nobody waits for its words any more
+		_ = shim.Detach()
+	}
 	a.watching.Wait()
 	a.looking.Wait()
 	if a.current().StartedAt != 0 {

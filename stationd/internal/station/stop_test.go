@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"drawbridge/shared/fault"
 	"drawbridge/shared/process"
@@ -164,6 +167,28 @@ func TestStop_Unkillable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A shim that nobody reaches holds the end of its attempt up no longer than the tries
+// last: there is a document then, and the lease is given back when the proof is to be had.
+func TestStop_Away(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	p := &faulty{away: away.Load}
+	w := newWorld(t, func(o *stationtest.Options) { o.Wrap = p.wrap })
+	s := w.ready(w.spec())
+	shim, err := process.Of(int(w.await(s, store.AttemptReady).ShimPID))
+	w.ok(err)
+	away.Store(true)
+	w.ok(process.Signal(shim, unix.SIGSTOP))
+	t.Cleanup(func() { _ = process.Signal(shim, unix.SIGKILL) })
+	w.stop(s)
+	if f := w.document(s); f.Stop.Cleanup.Result != evidence.CleanupFailed || f.Stop.Cleanup.LeaseRelease != evidence.LeaseKept {
+		t.Errorf("%+v", f.Stop)
+	}
+	away.Store(false)
+	testkit.Eventually(t, patience, func() bool { return w.workspace(s).State == store.WorkspaceReleased })
+	w.clean(s)
 }
 
 // Proves station 17.X7, 17.X8: ten stops at once with different reasons are one: one
