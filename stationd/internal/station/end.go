@@ -45,8 +45,11 @@ func (a *attempt) resumeRecord() {
 	if done := cleanedUp(a.current().Cleanup); done != nil {
 		a.record = *done
 	}
-	if a.record.Cleanup.Result == "" {
+	switch a.record.Cleanup.Result {
+	case "":
 		a.record.Cleanup.Result = evidence.CleanupClean
+	case evidence.CleanupFailed: // until the tries of this one
+		a.record.Cleanup.Result, a.record.Cleanup.Left = evidence.CleanupForced, nil
 	}
 	a.record.Cleanup.LeaseRelease = evidence.LeasePending
 }

@@ -131,6 +131,9 @@ func (a *attempt) resume(w store.Workspace, refused error) error {
 	row := a.current()
 	if err := a.reach(ctx); err != nil {
 		a.log.Warn("reach the machine of an attempt", "err", err)
+		if row.State == store.AttemptPreparing { // nothing was started there
+			return stopError(store.StopLaunch)
+		}
 		return stopError(store.StopLost)
 	}
 	boot, err := a.machine.BootID(ctx)

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -291,6 +292,33 @@ func TestRecover_Silent(t *testing.T) {
 	w.clean(s)
 }
 
+// What an earlier stationd could not end, and this one can, has not failed: the document
+// says so, and the lease is given back at once.
+func TestRecover_CleanupFailed(t *testing.T) {
+	t.Parallel()
+	var stuck atomic.Bool
+	stuck.Store(true)
+	p := &faulty{end: func() ([]supervise.Left, bool) { return []supervise.Left{{PID: 4711, Name: "stuck"}}, stuck.Load() }}
+	w := newWorld(t, func(o *stationtest.Options) {
+		o.Wrap, o.OnExit = p.wrap, station.OnExitKeep
+		o.Adjust = func(m *station.Manager) {
+			m.Hurry(20*time.Millisecond, time.Second, time.Second, time.Hour, time.Hour)
+		}
+	})
+	s := w.ready(w.spec())
+	_, err := w.Manager.Stop(t.Context(), w.ann, s.Station.ID)
+	w.ok(err)
+	testkit.Eventually(t, patience, func() bool { return w.workspace(s).State == store.WorkspaceFailed })
+	w.close()
+	stuck.Store(false)
+	w.open()
+	w.ended(s)
+	if f := w.document(s); f.Stop.Cleanup.Result != evidence.CleanupForced || len(f.Stop.Cleanup.Left) != 0 || f.Stop.Cleanup.LeaseRelease != evidence.LeasePending {
+		t.Errorf("%+v", f.Stop)
+	}
+	w.clean(s)
+}
+
 // rowOf reads a row while no stationd runs.
 func (w *world) rowOf(s station.Started) (store.StationAttempt, error) {
 	w.Helper()
@@ -349,6 +377,8 @@ func TestRecover_EveryStep(t *testing.T) {
 				row = w.stop(s)
 			} else if row = w.ended(s); before.StopReason != "" && row.StopReason != before.StopReason {
 				t.Errorf("%s became %s", before.StopReason, row.StopReason)
+			} else if before.State == store.AttemptPreparing && row.StopReason != store.StopLaunch {
+				t.Errorf("preparing ended for %s", row.StopReason)
 			}
 			testkit.Eventually(t, patience, func() bool { return w.workspace(s).State == store.WorkspaceReleased })
 			testkit.Eventually(t, patience, func() bool { return w.alive() == 0 })
