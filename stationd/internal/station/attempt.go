@@ -44,6 +44,7 @@ type attempt struct {
 	settled chan struct{} // closed when it runs, stops or was let go
 	done    chan struct{} // closed when the conductor has ended
 	turned  atomic.Int64  // boot-time ms of the conductor's last step; 0 while it waits for a stop
+	owned   bool          // it can be asked to stop; guarded by the term
 
 	// Of the conductor.
 	machine  lease.Machine
@@ -101,6 +102,9 @@ func (a *attempt) own(l *store.Lease, row store.StationAttempt) {
 	a.ctx, a.stop = context.WithCancelCause(base)
 	a.row, a.held = row, lease.Lease{ID: row.LeaseID}
 	a.log = a.log.With("attempt", row.Number)
+	a.t.mu.Lock()
+	defer a.t.mu.Unlock()
+	a.owned = true
 }
 
 // conduct does the steps of one attempt: first, which ends when the daemon is

@@ -19,3 +19,9 @@ func (m *Manager) Stuck(d time.Duration) { m.pace.stuck = d }
 func (m *Manager) Ask(ctx context.Context, stationID, reason, by string) (store.StationAttempt, error) {
 	return m.term().live(stationID).ask(ctx, reason, by)
 }
+
+// Claim begins an attempt of a station as far as that nobody else does.
+func (m *Manager) Claim(st store.Station) error {
+	t := m.term()
+	return t.claim(t.newAttempt(st, plan{}))
+}

@@ -180,6 +180,19 @@ func TestReplace(t *testing.T) {
 	w.clean(next)
 }
 
+// While an attempt begins that has no lease yet, another one is refused as when it runs.
+func TestReplace_Begins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.ready(w.spec())
+	w.stop(s)
+	w.ok(w.Manager.Claim(s.Station))
+	if _, err := w.Manager.Replace(t.Context(), w.ann, s.Station.ID); !fault.Is(err, fault.AttemptExists) {
+		t.Errorf("replace: %v", err)
+	}
+	w.clean(s)
+}
+
 // daemonSays asks the daemon of an attempt past the gate, with a credential.
 func (w *world) daemonSays(s station.Started, credential string) int {
 	w.Helper()

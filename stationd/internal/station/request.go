@@ -175,6 +175,9 @@ func (m *Manager) Stop(ctx context.Context, by store.Principal, stationID string
 	if a := t.live(stationID); a != nil {
 		return a.ask(ctx, store.StopOperator, by.ID)
 	}
+	if t.begins(stationID) {
+		return row, unavailable(doing)
+	}
 	row, _, err = m.opts.Store.RequestStop(ctx, t.lead, stationID, row.Number, store.StopOperator, by.ID) // out of reach: the next stationd goes on with it
 	return row, err
 }

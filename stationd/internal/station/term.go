@@ -146,11 +146,22 @@ func (t *term) stuck(now int64) bool {
 	return false
 }
 
-// live gives the attempt of a station that is claimed, or nil.
+// live gives the attempt of a station that is claimed and has its Store lease, or nil.
 func (t *term) live(stationID string) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.attempts[stationID]
+	if a := t.attempts[stationID]; a != nil && a.owned {
+		return a
+	}
+	return nil
+}
+
+// begins reports whether an attempt of a station is claimed and cannot be asked yet.
+func (t *term) begins(stationID string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.attempts[stationID]
+	return a != nil && !a.owned
 }
 
 // pause waits; false when the term ends first.
