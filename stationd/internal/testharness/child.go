@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -30,17 +31,58 @@ func startChildren(o options) error {
 		default:
 			return fmt.Errorf("start a child: no kind %q", kind)
 		}
-		if err := spawn(kind, o.deaf, end, listen); err != nil {
+		if listen == "" {
+			if err := spawn(kind, o.deaf, end, "", nil); err != nil {
+				return err
+			}
+		} else if err := spawnListening(kind, o.deaf, end, listen); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// listens is what a child says on descriptor toldFD when it does.
+const (
+	listens = "listens"
+	toldFD  = 3
+)
+
+// spawnListening starts a child whose leaf listens. One that does not ends the harness,
+// with what it said: a test would wait for it in vain.
+func spawnListening(kind string, deaf bool, end time.Time, listen string) error {
+	heard, told, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start a child: %w", err)
+	}
+	err = spawn(kind, deaf, end, listen, told)
+	told.Close()
+	if err != nil {
+		heard.Close()
+		return err
+	}
+	go func() {
+		defer heard.Close()
+		said, err := io.ReadAll(heard) // until the leaf has told, or whoever should have has ended
+		if err == nil && string(said) == listens {
+			return
+		}
+		fmt.Fprintf(os.Stderr, "testharness: error: the child of kind %s does not listen: %s\n", kind, said)
+		select {
+		case exits <- 1:
+		default:
+		}
+	}()
+	return nil
+}
+
 // spawn starts this program as a child. /proc/self/exe is the program even where
-// its path means nothing.
-func spawn(kind string, deaf bool, end time.Time, listen string) error {
+// its path means nothing. told, if it is given, becomes its descriptor toldFD.
+func spawn(kind string, deaf bool, end time.Time, listen string, told *os.File) error {
 	cmd := exec.Command("/proc/self/exe", "child", kind, fmt.Sprint(deaf), end.Format(time.RFC3339Nano), listen)
+	if told != nil {
+		cmd.ExtraFiles = []*os.File{told}
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: kind != "plain"}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start a child: %w", err)
@@ -67,25 +109,35 @@ func child(args []string) int {
 	if time.Now().After(end) {
 		return 0
 	}
+	var told *os.File
+	if listen != "" {
+		told = os.NewFile(toldFD, "told")
+	}
 	switch kind {
 	case "fork": // and leave: the leaf belongs to pid 1
-		if spawn("leaf", deaf, end, listen) != nil {
+		if err := spawn("leaf", deaf, end, listen, told); err != nil {
+			if told != nil {
+				fmt.Fprint(told, err)
+			}
 			return 1
 		}
 		return 0
 	case "respawn":
 		time.Sleep(respawnEvery)
-		if spawn("respawn", deaf, end, "") != nil {
+		if spawn("respawn", deaf, end, "", nil) != nil {
 			return 1
 		}
 		return 0
 	}
-	if listen != "" {
+	if told != nil {
 		l, err := net.Listen("tcp", listen)
 		if err != nil {
+			fmt.Fprint(told, err)
 			return 1
 		}
 		defer l.Close()
+		fmt.Fprint(told, listens)
+		told.Close()
 	}
 	time.Sleep(time.Until(end))
 	return 0

@@ -338,3 +338,16 @@ func behindGate(t *testing.T, h *harness) func(method, path string) (*http.Respo
 		return resp, string(body), err
 	}
 }
+
+// A child that should listen and does not is no secret: the harness ends, and says why.
+func TestChild_DoesNotListen(t *testing.T) {
+	path := testkit.BuildProgram(t, "stationd/internal/testharness", "netgo", "osusergo")
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "-children", "fork", "-child-listen", "192.0.2.1:9")
+	cmd.Env = []string{}
+	said, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(said), "the child of kind fork does not listen: listen tcp 192.0.2.1:9") {
+		t.Errorf("%d: %s", code, said)
+	}
+}
