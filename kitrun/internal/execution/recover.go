@@ -91,7 +91,8 @@ func (h *Host) removeWorkers(ctx context.Context, row store.KitRun) (removed int
 	if len(found) == 0 {
 		return 0, nil
 	}
-	return len(found), worker.Cancel(ctx, worker.Deps{Engine: engine}, worker.Selector{Owner: row.OwnerID})
+	_, err = worker.Cancel(ctx, worker.Deps{Engine: engine}, worker.Selector{Owner: row.OwnerID})
+	return len(found), err
 }
 
 // workersBegun reports whether the Store knows of workers of an owner that are not

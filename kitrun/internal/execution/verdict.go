@@ -48,7 +48,7 @@ func (r *run) cleanUp(ctx context.Context, used bool) (removed int, err error) {
 	if err != nil {
 		return 0, unproven(err)
 	}
-	if err := worker.Cancel(ctx, worker.Deps{Engine: engine}, worker.Selector{Owner: r.owner}); err != nil {
+	if _, err := worker.Cancel(ctx, worker.Deps{Engine: engine}, worker.Selector{Owner: r.owner}); err != nil {
 		used = true
 		return len(found), unproven(err)
 	}

@@ -21,7 +21,8 @@ func cancelCommand(stdout io.Writer) *service.Command {
 	return &service.Command{
 		Name: "cancel", Short: "Kill and remove the workers of a run or of an owner",
 		Long: "cancel finds containers by their label alone, in whatever state and whoever made them, and\n" +
-			"removes them. It fails when one is left. Exactly one of --run and --owner is needed.",
+			"removes them. It says how many there were, and fails when one is left; none at all is\n" +
+			"no failure. Exactly one of --run and --owner is needed.",
 		Flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.StringVar(&config, "config", service.DefaultConfig(program), "JSON `file` with settings")
@@ -39,10 +40,15 @@ func cancelCommand(stdout io.Writer) *service.Command {
 				return err
 			}
 			defer engine.Close()
-			if err := worker.Cancel(ctx, worker.Deps{Engine: engine}, s); err != nil {
+			n, err := worker.Cancel(ctx, worker.Deps{Engine: engine}, s)
+			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(stdout, "no container is left")
+			if n == 0 {
+				_, err = fmt.Fprintln(stdout, "nothing was cancelled: this engine has no worker of that run or owner")
+				return err
+			}
+			_, err = fmt.Fprintf(stdout, "workers cancelled: %d; no container is left\n", n)
 			return err
 		},
 	}

@@ -308,10 +308,14 @@ func TestCancel(t *testing.T) {
 	p := w.start("kitrun", w.withAuth())
 	p.Says(" running")
 	cancel := w.start("kitrun", []string{"worker", "cancel", "--run", w.run}).exits(0)
-	if got := cancel.Stdout.String(); got != "no container is left\n" {
+	if got := cancel.Stdout.String(); got != "workers cancelled: 1; no container is left\n" {
 		t.Errorf("got %q", got)
 	}
-	p.exits(1)
+	p.exits(1).Says(": failed with status 137 (killed from elsewhere, as kitrun worker cancel does) after ")
+	cancel = w.start("kitrun", []string{"worker", "cancel", "--run", w.run}).exits(0)
+	if got := cancel.Stdout.String(); !strings.HasPrefix(got, "nothing was cancelled: ") {
+		t.Errorf("got %q", got)
+	}
 	if r := p.receipt(); r.Completed || !r.ContainerRemoved {
 		t.Errorf("receipt: %s", p.Stdout)
 	}

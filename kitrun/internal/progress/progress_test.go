@@ -276,6 +276,8 @@ func TestOutcome(t *testing.T) {
 		{"overflow", worker.Receipt{Terminal: worker.Terminal{Overflow: true}}, "worker i: killed: too much output after 1:05"},
 		{"memory", worker.Receipt{Terminal: worker.Terminal{OOM: true, Status: status(137)}}, "worker i: out of memory after 1:05"},
 		{"status", worker.Receipt{Terminal: worker.Terminal{Status: status(3)}}, "worker i: failed with status 3 after 1:05"},
+		{"killed", worker.Receipt{Terminal: worker.Terminal{Status: status(137), Signal: text("SIGKILL")}},
+			"worker i: failed with status 137 (killed from elsewhere, as kitrun worker cancel does) after 1:05"},
 		{"a reason", worker.Receipt{Terminal: worker.Terminal{Status: status(1)}, Failure: `status 401: "bad" key`},
 			`worker i: failed with status 1 after 1:05: Codex says "status 401: \"bad\" key"`},
 		{"no turn", worker.Receipt{Terminal: worker.Terminal{Status: status(0)}}, "worker i: no complete turn after 1:05"},

@@ -148,6 +148,10 @@ func Outcome(r worker.Receipt, took time.Duration) string {
 		how = "out of memory"
 	case t.Status != nil && *t.Status != 0:
 		how = fmt.Sprintf("failed with status %d", *t.Status)
+		if t.Signal != nil {
+			// Neither a bound nor a signal of ours; the engine does not say whose it was.
+			how += " (killed from elsewhere, as kitrun worker cancel does)"
+		}
 	default:
 		how = "no complete turn"
 	}

@@ -80,16 +80,16 @@ func unverified(what string, err error) error {
 }
 
 // Cancel kills and removes every container that carries the label of a run or of
-// an owner, whatever its state, whoever made it, and whatever its name. It is an
-// error when one is left; none to begin with is not.
-func Cancel(ctx context.Context, d Deps, s Selector) error {
+// an owner, whatever its state, whoever made it, and whatever its name, and says
+// how many there were. It is an error when one is left; none to begin with is not.
+func Cancel(ctx context.Context, d Deps, s Selector) (cancelled int, err error) {
 	label, err := s.label()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	found, err := d.Engine.List(ctx, label)
 	if err != nil {
-		return unavailable("list the workers", err)
+		return 0, unavailable("list the workers", err)
 	}
 	var failed []error
 	for _, f := range found {
@@ -99,12 +99,12 @@ func Cancel(ctx context.Context, d Deps, s Selector) error {
 	}
 	left, err := d.Engine.List(ctx, label)
 	if err != nil {
-		return errors.Join(unverified("the list after the removal", err), errors.Join(failed...))
+		return 0, errors.Join(unverified("the list after the removal", err), errors.Join(failed...))
 	}
 	if len(left) > 0 {
-		return errors.Join(unverified(fmt.Sprintf("%d of the workers are left", len(left)), errors.New("listed again")), errors.Join(failed...))
+		return 0, errors.Join(unverified(fmt.Sprintf("%d of the workers are left", len(left)), errors.New("listed again")), errors.Join(failed...))
 	}
-	return nil
+	return len(found), nil
 }
 
 // label gives the one label that a selector names.

@@ -63,10 +63,11 @@ func TestDocker_Cancel(t *testing.T) {
 	ofY := r.container(labels(runY, ownerY), "running")
 
 	for _, s := range []worker.Selector{{}, {Run: runX, Owner: ownerX}, {Run: "*"}, {Run: " "}, {Owner: "x"}, {Run: runX + "="}} {
-		wantCode(t, worker.Cancel(t.Context(), r.deps, s), fault.Usage)
+		_, err := worker.Cancel(t.Context(), r.deps, s)
+		wantCode(t, err, fault.Usage)
 	}
-	if err := worker.Cancel(t.Context(), r.deps, worker.Selector{Run: runX}); err != nil {
-		t.Fatal(err)
+	if n, err := worker.Cancel(t.Context(), r.deps, worker.Selector{Run: runX}); err != nil || n != len(ofX) {
+		t.Fatalf("cancelled %d, %v", n, err)
 	}
 	for _, id := range ofX {
 		if got := r.state(id); got != "" {
@@ -76,14 +77,14 @@ func TestDocker_Cancel(t *testing.T) {
 	if got := r.state(ofY); got != "running" {
 		t.Errorf("the container of another run is %q", got)
 	}
-	if err := worker.Cancel(t.Context(), r.deps, worker.Selector{Owner: ownerY}); err != nil {
-		t.Fatal(err)
+	if n, err := worker.Cancel(t.Context(), r.deps, worker.Selector{Owner: ownerY}); err != nil || n != 1 {
+		t.Fatalf("cancelled %d, %v", n, err)
 	}
 	if got := r.state(ofY); got != "" {
 		t.Errorf("the container of the owner is %s", got)
 	}
-	if err := worker.Cancel(t.Context(), r.deps, worker.Selector{Owner: ownerY}); err != nil {
-		t.Errorf("nothing to cancel: %v", err)
+	if n, err := worker.Cancel(t.Context(), r.deps, worker.Selector{Owner: ownerY}); err != nil || n != 0 {
+		t.Errorf("nothing to cancel: %d, %v", n, err)
 	}
 }
 
