@@ -99,7 +99,7 @@ func TestReview_C3(t *testing.T) {
 	w.serve()
 	a, b := w.start(), w.start()
 	v, other := w.visitor(a.StationID), w.visitor(b.StationID)
-	scoped := visitor{v.id, v.secret, strings.TrimSpace(w.must("ticket", a.StationID, "-principal", v.id, "-prefix", "/hea", "-methods", "GET"))}
+	scoped := visitor{v.id, v.secret, strings.TrimSpace(w.must("ticket", a.StationID, "-principal", v.id, "-prefix", "/hea", "-methods", "GET, HEAD"))}
 	brief := visitor{v.id, v.secret, strings.TrimSpace(w.must("ticket", a.StationID, "-principal", v.id, "-ttl", "15s"))}
 	once := visitor{v.id, v.secret, strings.TrimSpace(w.must("ticket", a.StationID, "-principal", v.id, "-uses", "1"))}
 	for what, tc := range map[string]struct {

@@ -44,7 +44,9 @@ func ticketCommand(stdout io.Writer) *service.Command {
 			return fault.New(fault.Usage, "ticket: unexpected argument %q", args[1])
 		}
 		if methods != "" {
-			q.Methods = strings.Split(methods, ",")
+			for m := range strings.SplitSeq(methods, ",") {
+				q.Methods = append(q.Methods, strings.TrimSpace(m))
+			}
 		}
 		k, err := c.Ticket(ctx, args[0], q)
 		if err != nil {
