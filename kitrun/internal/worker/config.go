@@ -137,6 +137,8 @@ func (j *job) config() string {
 		}
 		fmt.Fprintf(&b, "%s = %s\n", s.key, s.value)
 	}
+	// Without these Codex waits at its end for hosts that no worker reaches.
+	b.WriteString("[analytics]\nenabled = false\n[otel]\nmetrics_exporter = \"none\"\n")
 	fmt.Fprintf(&b, "[projects.%s]\ntrust_level = \"trusted\"\n", quote(inWorkspace))
 	return b.String()
 }
