@@ -110,10 +110,10 @@ func Roots(dirs []string) ([]string, error) {
 		return nil, unavailable(fmt.Errorf("%d directories given, not 1 to %d", len(dirs), MaxRoots))
 	}
 	var real []string
-	for _, path := range dirs {
+	for i, path := range dirs {
 		dir, err := realDirectory(path)
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, unavailable(fmt.Errorf("directory %d of %d: %w", i+1, len(dirs), err))
 		}
 		real = append(real, dir)
 	}

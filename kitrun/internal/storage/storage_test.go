@@ -334,6 +334,9 @@ func TestRoots(t *testing.T) {
 			}
 		})
 	}
+	if _, err := storage.Roots([]string{dir, dir + "/none"}); err == nil || !strings.Contains(err.Error(), "directory 2 of 2: ") {
+		t.Errorf("which one? %v", err)
+	}
 	if _, err := storage.Roots([]string{"relative"}); !fault.Is(err, fault.StorageInspector) {
 		t.Errorf("a relative path: %v", err)
 	}

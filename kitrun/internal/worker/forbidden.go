@@ -46,7 +46,7 @@ func forbid(mounts []Mount, roots []ForbiddenRoot) error {
 				default:
 					continue
 				}
-				return fault.New(fault.ForbiddenMount, "check mount %s: %s (%s)", m.Destination, what, root.Kind).
+				return fault.New(fault.ForbiddenMount, "check mount %s: %s (%s, %.300q)", m.Destination, what, root.Kind, root.Path).
 					With("kind", root.Kind).WithHint("the container was removed unstarted; give the worker a directory apart from it")
 			}
 		}

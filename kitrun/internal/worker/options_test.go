@@ -103,6 +103,46 @@ func TestParseOptions_Refused(t *testing.T) {
 	}
 }
 
+// The refusal of an options file says where, and which option may have been meant.
+func TestParseOptions_Says(t *testing.T) {
+	for _, tc := range []struct{ name, in, says, hint string }{
+		{"syntax", "{\n  \"model\": }", "line 2, column ", ""},
+		{"type", "{\n\n\"timeoutMs\":\"1\"}", "line 3, column ", ""},
+		{"two letters", `{"imaeg":"x"}`, "line 1, column ", "is image meant?"},
+		{"other case", `{"runID":"x"}`, "unknown member", "is runId meant?"},
+		{"underscore", `{"context_file":"x"}`, "unknown member", "is contextFile meant?"},
+		{"nothing near", `{"colour":"x"}`, "unknown member", ""},
+	} {
+		_, err := worker.ParseOptions([]byte(tc.in))
+		f, ok := fault.As(err)
+		if !ok || !strings.Contains(f.Message, tc.says) || f.Hint != tc.hint {
+			t.Errorf("%s: got %v", tc.name, err)
+		}
+	}
+}
+
+// A refusal names the path that it is about, and what is in its way.
+func TestRun_RefusedSays(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(r *rig)
+		says   func(r *rig) string
+	}{
+		{"missing", func(r *rig) { r.opts.Workspace = r.path("none") }, func(r *rig) string { return "workspace: \"" + r.path("none") + "\": no such file" }},
+		{"the Store", func(r *rig) { r.opts.SourceRoot = r.deps.Store.Dir() }, func(r *rig) string { return "the Store \"" + r.deps.Store.Dir() + "\"" }},
+		{"open to others", func(r *rig) { _ = os.Chmod(r.opts.ArtifactRoot, 0o755) }, func(r *rig) string { return "the mode of \"" + r.path("artifacts") + "\" is 0755" }},
+		{"a context that is none", func(r *rig) { r.opts.ContextFile = r.path("context") }, func(r *rig) string { return "\"" + r.path("context") + "\": it is not a regular file" }},
+	} {
+		r := newRig(t)
+		tc.change(r)
+		_, err := worker.Run(t.Context(), r.opts, r.deps)
+		wantCode(t, err, fault.OptionInvalid)
+		if err != nil && !strings.Contains(err.Error(), tc.says(r)) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
 // Whatever can be refused by looking at the options is refused before the engine is
 // asked for anything.
 //

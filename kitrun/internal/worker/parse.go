@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,7 +81,7 @@ type budgetJSON struct {
 func ParseOptions(data []byte) (Options, error) {
 	var in optionsJSON
 	if err := strictjson.Decode(data, &in, strictjson.Limits{MaxBytes: maxOptions, MaxDepth: 64}); err != nil {
-		return Options{}, unreadable(err)
+		return Options{}, unreadable(data, err)
 	}
 	o := Options{
 		Image: in.Image, Workspace: in.Workspace, SourceRoot: in.SourceRoot, ContextFile: in.ContextFile,
@@ -113,8 +114,8 @@ func ParseOptions(data []byte) (Options, error) {
 	return o, nil
 }
 
-// unreadable names the option at which reading ended.
-func unreadable(err error) error {
+// unreadable names the option at which reading ended, and where that is.
+func unreadable(data []byte, err error) error {
 	var e *strictjson.Error
 	name := "options"
 	if errors.As(err, &e) && e.Pointer != "" {
@@ -124,7 +125,36 @@ func unreadable(err error) error {
 			name = strings.ReplaceAll(strings.TrimPrefix(e.Pointer, "/"), "/", ".")
 		}
 	}
-	return invalid(name, "%w", err)
+	if e == nil || e.Offset <= 0 || e.Offset > int64(len(data)) {
+		return invalid(name, "%w", err)
+	}
+	before := data[:e.Offset]
+	out := invalid(name, "%w, line %d, column %d", err, bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'))
+	if e.Kind == strictjson.Unknown {
+		if near := nearest(strings.TrimPrefix(e.Pointer, "/")); near != "" {
+			return out.WithHint("is %s meant?", near)
+		}
+	}
+	return out
+}
+
+// nearest gives the option that a name differs from in case and underscores, or by
+// two letters that changed places; "": there is none.
+func nearest(name string) string {
+	plain := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", "") }
+	given := plain(name)
+	for _, option := range sortedKeys(optionNames) {
+		want := plain(option)
+		if given == want {
+			return option
+		}
+		for i := 0; i+1 < len(given); i++ {
+			if given[:i]+given[i+1:i+2]+given[i:i+1]+given[i+2:] == want {
+				return option
+			}
+		}
+	}
+	return ""
 }
 
 // optionNames are the members of optionsJSON.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -21,10 +22,10 @@ func (j *job) paths(d Deps) error {
 	}{{"workspace", &j.Workspace, !j.ReadOnlyWorkspace}, {"sourceRoot", &j.SourceRoot, false}, {"artifactRoot", &j.ArtifactRoot, true}} {
 		real, err := realDir(*p.path)
 		if err != nil {
-			return invalid(p.option, "%w", err)
+			return invalid(p.option, "%w", named(*p.path, err))
 		}
 		if why := unsafeDir(real, p.writes, d); why != "" {
-			return invalid(p.option, "%s", why)
+			return invalid(p.option, "%w", named(real, errors.New(why)))
 		}
 		*p.path = real
 	}
@@ -40,7 +41,7 @@ func (j *job) paths(d Deps) error {
 		return invalid("artifactRoot", "it belongs to another user")
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return invalid("artifactRoot", "its mode is %04o, which lets others in", st.Mode().Perm()).WithHint("chmod 700 it")
+		return invalid("artifactRoot", "the mode of %.300q is %04o, which lets others in", j.ArtifactRoot, st.Mode().Perm()).WithHint("chmod 700 it")
 	}
 	return j.contextFile(d)
 }
@@ -53,9 +54,9 @@ func (j *job) contextFile(d Deps) error {
 	st, err := os.Lstat(j.ContextFile)
 	switch {
 	case err != nil:
-		return invalid(option, "%w", bare(err))
+		return invalid(option, "%w", named(j.ContextFile, bare(err)))
 	case !st.Mode().IsRegular():
-		return invalid(option, "it is not a regular file")
+		return invalid(option, "%w", named(j.ContextFile, errors.New("it is not a regular file")))
 	case st.Size() > maxContext:
 		return invalid(option, "it has more than %d bytes", maxContext)
 	}
@@ -64,10 +65,19 @@ func (j *job) contextFile(d Deps) error {
 		return invalid(option, "%w", bare(err))
 	}
 	if why := unsafeDir(filepath.Dir(real), false, d); why != "" {
-		return invalid(option, "its directory: %s", why)
+		return invalid(option, "its directory %w", named(filepath.Dir(real), errors.New(why)))
 	}
 	j.ContextFile = real
 	return nil
+}
+
+// named puts the path before what is wrong with it; an option that is not given
+// has none.
+func named(path string, err error) error {
+	if path == "" {
+		return err
+	}
+	return fmt.Errorf("%.300q: %w", path, err)
 }
 
 // realDir gives the real path of an existing directory.
@@ -109,9 +119,9 @@ func unsafeDir(dir string, writes bool, d Deps) string {
 			return "it is a directory of the system"
 		}
 	}
-	private := []string{d.RuntimeDir}
+	private := []struct{ what, path string }{{"runtime directory", d.RuntimeDir}}
 	if d.Store != nil {
-		private = append(private, d.Store.Dir())
+		private = append(private, struct{ what, path string }{"Store", d.Store.Dir()})
 	}
 	socket := ""
 	if d.Engine != nil {
@@ -125,12 +135,12 @@ func unsafeDir(dir string, writes bool, d Deps) string {
 	}
 	for _, place := range places {
 		for _, p := range private {
-			if in, holds := place.relation(p, table); in || holds {
-				return "it overlaps a private directory of drawbridge"
+			if in, holds := place.relation(p.path, table); in || holds {
+				return fmt.Sprintf("it overlaps a private directory of drawbridge, the %s %.300q", p.what, p.path)
 			}
 		}
 		if _, holds := place.relation(socket, table); holds {
-			return "it holds the socket of the container engine"
+			return fmt.Sprintf("it holds the socket of the container engine, in %.300q", socket)
 		}
 	}
 	return ""

@@ -91,7 +91,7 @@ func (j *job) names(d Deps) error {
 	switch {
 	case !imageForm.MatchString(j.Image):
 		return invalid("image", "it is not sha256: and 64 lower hex digits").
-			WithHint("tags and repository digests are refused, since what they name can change; `docker image inspect --format {{.Id}} NAME` gives the id")
+			WithHint("tags and repository digests are refused, since what they name can change; `scripts/worker-image -load` builds the image, loads it and prints its id")
 	case j.Model == "" || len(j.Model) > maxModel:
 		return invalid("model", "it has %d bytes, not 1 to %d", len(j.Model), maxModel)
 	case strings.ContainsFunc(j.Model, func(r rune) bool {
@@ -231,7 +231,7 @@ func (j *job) inventory(Deps) error {
 		}
 		real, err := filepath.EvalSymlinks(f.Path)
 		if err != nil {
-			return invalid(option, "the path of entry %d: %w", i+1, bare(err))
+			return invalid(option, "the path of entry %d, %w", i+1, named(f.Path, bare(err)))
 		}
 		j.forbidden = append(j.forbidden, ForbiddenRoot{f.Kind, real})
 	}
