@@ -236,6 +236,53 @@ func TestCommands_GrantOutOfRange(t *testing.T) {
 	}
 }
 
+// What is wrong with a grant is told to the one who asked for it: the file as they
+// named it, why, and what to do; no byte of what it holds.
+func TestCommands_GrantSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	open := w.write("open.json", `{"OPENAI_API_KEY":"test-CANARY-credential"}`)
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	noKey, noJSON := w.write("nokey.json", `{"CANARY":1}`), w.write("no.json", "CANARY-text-no-json")
+	short, real := w.write("short.json", `{"OPENAI_API_KEY":"CANARY"}`), w.write("real.json", `{"OPENAI_API_KEY":"CANARY-of-a-real-kind"}`)
+	content := `hint: it must hold {"OPENAI_API_KEY":"…"} or {"tokens":{"access_token":"…"}}`
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for _, tc := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"-auth-file", open}, []string{open + ": read the credential file: its mode 0644 lets others in [credential_permissions]", "hint: chmod 600 " + open}},
+		{[]string{"-auth-file", w.home}, []string{w.home + ": ", "it is no regular file [credential_permissions]"}},
+		{[]string{"-auth-file", "nowhere.json"}, []string{"error: nowhere.json: read the credential file: it cannot be opened: no such file or directory [credential_unavailable]"}},
+		{[]string{"-auth-file", noKey}, []string{noKey + ": take out grant bg_", "it holds neither OPENAI_API_KEY nor tokens.access_token [credential_unavailable]", content}},
+		{[]string{"-auth-file", noJSON}, []string{noJSON + ": ", "it is not one strict JSON document [credential_unavailable]", content}},
+		{[]string{"-auth-file", short}, []string{short + ": ", "16 to 16384 printable bytes", content}},
+		{[]string{"-auth-file", real}, []string{"a test upstream gets no credential but one that begins with test- [origin_not_allowed]", "hint: use a brokerd without --test-upstream"}},
+		{[]string{"-auth-file", w.auth, "-upstream-origin", "https://example.com/v1"}, []string{"does not go to that upstream [origin_not_allowed]", "hint: leave the upstream out"}},
+		{[]string{"-auth-file", w.auth, "-remote-cidr", "10.0.0.0/40"}, []string{`"10.0.0.0/40" is no range of addresses [invalid_arguments]`, "hint: --remote-cidr takes one like"}},
+		{[]string{"-auth-file", w.auth, "-request-binding-digest", digest, "-ledger-file", w.home + "/l"}, []string{"this Store has none of that digest [budget_missing]", "hint: the first session"}},
+	} {
+		status, said := w.told(append([]string{"grant", "-model", model, "-run", "r"}, tc.args...)...)
+		for _, want := range tc.says {
+			if status != 1 || !strings.Contains(said, want) {
+				t.Errorf("%v: %d, %q not in %s", tc.args, status, want, said)
+			}
+		}
+		if strings.Contains(said, "CANARY") {
+			t.Errorf("%v: %s", tc.args, said)
+		}
+	}
+	all, err := w.GrantsOfRun(t.Context(), "r")
+	if err != nil || len(all) != 7 {
+		t.Fatalf("%d grants, %v", len(all), err)
+	}
+	if text, _ := w.brokerd("status", all[0].ID); !strings.Contains(text, "credential_unavailable: read the credential file: it holds neither") {
+		t.Errorf("status: %s", text)
+	}
+}
+
 // The file and the environment take what the flags take; the environment has no
 // origin to offer.
 func TestCommands_Settings(t *testing.T) {

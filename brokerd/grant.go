@@ -12,6 +12,7 @@ import (
 	"drawbridge/brokerd/internal/broker"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
+	"drawbridge/shared/secretfile"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
 	"drawbridge/shared/strictjson"
@@ -117,6 +118,9 @@ func grantCommand(stdout io.Writer) *service.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
+			if err := secretfile.Check("credential file", f.authFile); err != nil {
+				return err
+			}
 			path, err := broker.CanonicalPath(f.authFile)
 			if err != nil {
 				return err
@@ -147,7 +151,7 @@ func (f *grantFlags) take(ctx context.Context, db *store.Store, path string, std
 	}
 	id := g.ID
 	if g, err = db.AwaitGrant(ctx, id, store.GrantWait); err != nil {
-		return withdraw(ctx, db, id, err)
+		return withdraw(ctx, db, id, secretfile.Blame(err, f.authFile))
 	}
 	err = printJSON(stdout, strictjson.Object{
 		{Name: "base_url", Value: g.BaseURL}, {Name: "capability", Value: capability.Reveal()}, {Name: "model", Value: g.Request.Model},

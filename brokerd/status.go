@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"drawbridge/shared/fault"
 	"drawbridge/shared/service"
 	"drawbridge/shared/store"
 	"drawbridge/shared/strictjson"
@@ -158,7 +159,11 @@ func statusOf(ctx context.Context, db *store.Store, id string, asJSON bool, w io
 			}
 		}
 		for _, e := range events {
-			fmt.Fprintf(tw, "%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Code)
+			line := time.UnixMilli(e.At).UTC().Format(time.RFC3339) + "\t" + e.Code
+			if e.Detail != "" {
+				line += ": " + fault.CleanLine(e.Detail)
+			}
+			fmt.Fprintln(tw, line)
 		}
 		return tw.Flush()
 	}

@@ -3,8 +3,8 @@
 // descriptor that is read.
 //
 // Errors are credential_permissions for a file that is not private and
-// credential_unavailable for one that cannot be had. None holds a path or a byte of
-// the content.
+// credential_unavailable for one that cannot be had. None holds a byte of the content,
+// and only Check and Blame, for the person who named the file, tell its path.
 package secretfile
 
 import (
@@ -75,10 +75,39 @@ func Look(what, path string) (State, error) {
 	return stateOf(st), is.check(st)
 }
 
+// Check makes the checks of Look for the person who named the file.
+func Check(what, written string) error {
+	_, err := Look(what, written)
+	return Blame(err, written)
+}
+
+// Blame puts the path of a file, as it was written, before an error about what it
+// is or holds, and into what there is to do. Every other error stays as it is.
+func Blame(err error, written string) error {
+	f, ok := fault.As(err)
+	if !ok {
+		return err
+	}
+	switch f.Code {
+	case fault.CredentialPermissions, fault.CredentialUnavailable, fault.CredentialExpired:
+	default:
+		return err
+	}
+	told := *f
+	told.Message, told.Err = written+": "+f.Message, err
+	if f.Hint == openHint {
+		told.Hint = "chmod 600 " + written
+	}
+	return &told
+}
+
+// openHint is that of a file which others may open.
+const openHint = "chmod 600 it"
+
 func (f file) unopened(err error) error {
 	switch {
 	case errors.Is(err, unix.ELOOP):
-		return f.permissions("it is a symbolic link")
+		return f.link()
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return f.permissions("this user may not read it")
 	case errors.Is(err, unix.ENXIO):
@@ -90,21 +119,25 @@ func (f file) unopened(err error) error {
 func (f file) check(st unix.Stat_t) error {
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return f.permissions("it is a symbolic link")
+		return f.link()
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return f.permissions("it is no regular file")
 	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
 		return f.permissions("it belongs to another user")
 	case st.Mode&0o077 != 0:
-		return f.permissions("its mode lets others in")
+		return f.permissions("its mode %04o lets others in", st.Mode&0o777).WithHint(openHint)
 	case st.Size == 0:
 		return f.unavailable("it is empty")
 	}
 	return nil
 }
 
-func (f file) permissions(why string) error {
-	return fault.New(fault.CredentialPermissions, "read the %s: %s", string(f), why).
+func (f file) link() error {
+	return f.permissions("it is a symbolic link").WithHint("give the path of the file that it leads to")
+}
+
+func (f file) permissions(format string, args ...any) *fault.Error {
+	return fault.New(fault.CredentialPermissions, "read the "+string(f)+": "+format, args...).
 		WithHint("it must be a regular file of this user with mode 0600")
 }
 

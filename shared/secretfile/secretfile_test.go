@@ -14,6 +14,38 @@ import (
 
 const most = 64
 
+// The one who named a file is told which, why, and what to do.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("open"), []byte("CANARY"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(at("open"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("open", at("link")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for _, tc := range []struct{ name, says, hint string }{
+		{"open", "open: read the test file: its mode 0644 lets others in", "chmod 600 open"},
+		{at("open"), at("open") + ": read the test file: its mode 0644 lets others in", "chmod 600 " + at("open")},
+		{"link", "link: read the test file: it is a symbolic link", "give the path of the file that it leads to"},
+		{".", ".: read the test file: it is no regular file", "it must be a regular file of this user with mode 0600"},
+		{"none", "none: read the test file: it cannot be opened: no such file or directory", ""},
+	} {
+		f, ok := fault.As(secretfile.Check("test file", tc.name))
+		if !ok || f.Message != tc.says || f.Hint != tc.hint {
+			t.Errorf("%s: got %+v", tc.name, f)
+		}
+	}
+	other := fault.New(fault.BrokerUnavailable, "nobody there")
+	if err := secretfile.Blame(other, "open"); err != error(other) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

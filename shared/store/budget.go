@@ -102,11 +102,13 @@ func (t *tx) budgetFor(g Grant, origin string) (b Budget, made bool, err error) 
 	case err != nil:
 		return b, false, err
 	case ok && r.Initialize:
-		return b, false, fault.New(fault.BudgetExists, "initialise the budget of grant %s: it exists, with %d of %d requests spent", g.ID, b.Reserved, b.MaxRequests)
+		return b, false, fault.New(fault.BudgetExists, "initialise the budget of grant %s: it exists, with %d of %d requests spent", g.ID, b.Reserved, b.MaxRequests).
+			WithHint("leave --initialize out to go on with it")
 	case ok:
 		return b, false, budgetFits(b, r, origin)
 	case !r.Initialize:
-		return b, false, fault.New(fault.BudgetMissing, "resume the budget of grant %s: this Store has none of that digest", g.ID)
+		return b, false, fault.New(fault.BudgetMissing, "resume the budget of grant %s: this Store has none of that digest", g.ID).
+			WithHint("the first session of a run is asked for with --initialize")
 	}
 	b, err = t.makeBudget(r, origin)
 	return b, true, err

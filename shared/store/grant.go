@@ -382,8 +382,7 @@ func (s *Store) AwaitGrant(ctx context.Context, id string, wait time.Duration) (
 		return g, fault.New(fault.BrokerUnavailable, "take out grant %s: no brokerd took it up in %s", id, wait).
 			WithHint("start brokerd serve on this Store").With("grant_id", id)
 	case g.State == GrantRefused:
-		return g, fault.New(fault.Code(g.RefusalCode), "take out grant %s: brokerd refuses it", id).
-			WithHint("the log of brokerd, and brokerd status, say more").With("grant_id", id)
+		return g, s.refusal(ctx, g)
 	case g.State != GrantActive:
 		return g, fault.New(fault.GrantClosed, "take out grant %s: it is %s (%s)", id, g.State, g.CloseReason).With("grant_id", id)
 	}

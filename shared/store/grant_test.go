@@ -198,7 +198,7 @@ func TestGrant_Moves(t *testing.T) {
 			return l.activate(id)
 		},
 		"refuse": func(l *lender, id string) (store.Grant, error) {
-			return l.RefuseGrant(t.Context(), l.lease, id, fault.CredentialExpired)
+			return l.RefuseGrant(t.Context(), l.lease, id, store.Refusal{Code: fault.CredentialExpired})
 		},
 		"withdraw": func(l *lender, id string) (store.Grant, error) {
 			return l.WithdrawGrant(t.Context(), l.lease, id, "expired")
@@ -262,7 +262,7 @@ func TestGrant_Fenced(t *testing.T) {
 	for name, err := range map[string]error{
 		"close":     second(l.BeginClose(t.Context(), old, g.ID, "x")),
 		"finish":    second(l.FinishClose(t.Context(), old, g.ID)),
-		"refuse":    second(l.RefuseGrant(t.Context(), old, asked.ID, fault.CredentialExpired)),
+		"refuse":    second(l.RefuseGrant(t.Context(), old, asked.ID, store.Refusal{Code: fault.CredentialExpired})),
 		"withdraw":  second(l.WithdrawGrant(t.Context(), old, asked.ID, "x")),
 		"endpoints": l.EndEndpoints(t.Context(), old),
 		"open":      second(l.OpenEndpoints(t.Context(), old, nil)),
@@ -343,7 +343,7 @@ func TestGrant_Waiting(t *testing.T) {
 	want("one is served", false)
 	asked := l.asked(nil)
 	want("one is asked for", true)
-	if _, err := l.RefuseGrant(t.Context(), l.lease, asked.ID, fault.CredentialExpired); err != nil {
+	if _, err := l.RefuseGrant(t.Context(), l.lease, asked.ID, store.Refusal{Code: fault.CredentialExpired}); err != nil {
 		t.Fatal(err)
 	}
 	want("it was refused", false)
@@ -370,11 +370,20 @@ func TestGrant_Await(t *testing.T) {
 		t.Errorf("active: got %+v, %v", g, err)
 	}
 	refused := l.asked(nil)
-	if _, err := l.RefuseGrant(ctx, l.lease, refused.ID, fault.CredentialPermissions); err != nil {
+	if _, err := l.RefuseGrant(ctx, l.lease, refused.ID, store.Refusal{Code: fault.CredentialPermissions}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.AwaitGrant(ctx, refused.ID, time.Minute); !fault.Is(err, fault.CredentialPermissions) {
 		t.Errorf("refused: got %v", err)
+	}
+	why := l.asked(nil)
+	if _, err := l.RefuseGrant(ctx, l.lease, why.ID, store.Refusal{Code: fault.CredentialUnavailable, Why: "it is empty", Hint: "fill it"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.AwaitGrant(ctx, why.ID, time.Minute); !fault.Is(err, fault.CredentialUnavailable) {
+		t.Errorf("refused: got %v", err)
+	} else if f, _ := fault.As(err); f.Message != "take out grant "+why.ID+": brokerd refuses it: it is empty" || f.Hint != "fill it" {
+		t.Errorf("refused with a reason: got %q, %q", f.Message, f.Hint)
 	}
 	withdrawn := l.asked(nil)
 	if _, err := l.WithdrawGrant(ctx, l.lease, withdrawn.ID, "creator_gone"); err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 
 	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
@@ -67,9 +68,40 @@ func (s *Store) ActivateGrant(ctx context.Context, l *Lease, id string, a Activa
 	return g, err
 }
 
-// RefuseGrant ends a requested grant with the code that its creator gets.
-func (s *Store) RefuseGrant(ctx context.Context, l *Lease, id string, code fault.Code) (Grant, error) {
-	return s.moveGrant(ctx, l, id, "refuse", grantRefuse, "code", string(code))
+// Refusal is why a brokerd does not take up a grant, for its creator.
+type Refusal struct {
+	Code fault.Code
+	Why  string // one line without secret and path; "": the log of brokerd alone says it
+	Hint string // one line, what to do; may be empty
+}
+
+// RefuseGrant ends a requested grant. The reason is the grant's last event.
+func (s *Store) RefuseGrant(ctx context.Context, l *Lease, id string, r Refusal) (g Grant, err error) {
+	err = s.transact(ctx, func(t *tx) error {
+		if g, err = t.moveGrant(l, id, "refuse", grantRefuse, "code", string(r.Code)); err != nil || r.Why == "" {
+			return err
+		}
+		_, err := t.exec(brokerEventInsert, "grant", id, "code", string(r.Code), "detail", r.Why+"\n"+r.Hint, "now", t.now)
+		return err
+	})
+	return g, err
+}
+
+// refusal is the fault that the creator of a refused grant gets.
+func (s *Store) refusal(ctx context.Context, g Grant) error {
+	events, err := s.BrokerEvents(ctx, g.ID)
+	if err != nil {
+		return err
+	}
+	f := fault.New(fault.Code(g.RefusalCode), "take out grant %s: brokerd refuses it", g.ID).
+		WithHint("the log of brokerd says why").With("grant_id", g.ID)
+	for _, e := range events {
+		if e.Code == g.RefusalCode {
+			why, hint, _ := strings.Cut(e.Detail, "\n")
+			f.Message, f.Hint = f.Message+": "+why, hint
+		}
+	}
+	return f
 }
 
 // WithdrawGrant ends a grant that was never active.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"strings"
 
 	"drawbridge/brokerd/internal/upstream"
 	"drawbridge/shared/fault"
@@ -87,8 +88,24 @@ func (b *Broker) takeUp(ctx context.Context, g store.Grant) error {
 	}
 	code := fault.CodeOf(err)
 	b.log.Warn("grant refused", "grant_id", g.ID, "run_id", g.RunID, "code", code, "err", err)
-	_, err = b.opt.Store.RefuseGrant(ctx, b.lease, g.ID, code)
+	_, err = b.opt.Store.RefuseGrant(ctx, b.lease, g.ID, b.refusal(g.ID, err))
 	return err
+}
+
+// refusal is what a creator is told. The text of an error that has no code stays in
+// the log.
+func (b *Broker) refusal(id string, err error) store.Refusal {
+	r := store.Refusal{Code: fault.CodeOf(err)}
+	f, ok := fault.As(err)
+	if !ok || r.Code == fault.Internal {
+		return r
+	}
+	why := strings.TrimPrefix(f.Message, "take up grant "+id+": ")
+	if b.opt.Redactor != nil {
+		why = b.opt.Redactor.Text(why)
+	}
+	r.Why, r.Hint = fault.CleanLine(why), fault.CleanLine(f.Hint)
+	return r
 }
 
 // ours reports whether an error is between brokerd and the Store, so that it may be
@@ -131,7 +148,8 @@ func (b *Broker) openCredential(g store.Grant, s *session) (err error) {
 		return err
 	}
 	if b.opt.TestOrigin != "" && !b.vault.begins(g.CredentialRef, upstream.TestPrefix) {
-		return fault.New(fault.OriginNotAllowed, "take up grant %s: a test upstream gets no credential but one that begins with %s", g.ID, upstream.TestPrefix)
+		return fault.New(fault.OriginNotAllowed, "take up grant %s: a test upstream gets no credential but one that begins with %s", g.ID, upstream.TestPrefix).
+			WithHint("use a brokerd without --test-upstream, or a test credential")
 	}
 	return nil
 }
@@ -153,7 +171,8 @@ func (b *Broker) registered(ctx context.Context, g store.Grant, s *session, orig
 	}
 	if first := (anchor{path: g.Request.LedgerFile}); g.Request.Initialize && g.BudgetID == "" {
 		if first.exists() {
-			return fault.New(fault.BudgetExists, "initialise the budget of grant %s: its ledger file exists", g.ID)
+			return fault.New(fault.BudgetExists, "initialise the budget of grant %s: its ledger file exists", g.ID).
+				WithHint("leave --initialize out to go on with its budget, or name another ledger file")
 		}
 		if err := first.possible(); err != nil { // before there is a row: the run may try again
 			return err

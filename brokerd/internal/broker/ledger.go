@@ -41,7 +41,8 @@ func factsOf(g store.Grant, kind, origin string) (upstream.Grant, error) {
 	if g.RemoteCIDR != "" {
 		var err error
 		if out.Remote, err = netip.ParsePrefix(g.RemoteCIDR); err != nil {
-			return out, fault.New(fault.InvalidArguments, "take up grant %s: remote_cidr is no range of addresses", g.ID)
+			return out, fault.New(fault.InvalidArguments, "take up grant %s: %.60q is no range of addresses", g.ID, g.RemoteCIDR).
+				WithHint("--remote-cidr takes one like 172.30.0.0/16")
 		}
 	}
 	return out, checkOrigin(g, kind, origin)

@@ -70,7 +70,7 @@ func fakeBrokerd(how, storeDir string) int {
 			switch {
 			case how == "mute":
 			case g.State == store.GrantRequested && g.CloseRequestedAt == 0 && !gone && how == "refuse":
-				_, err = s.RefuseGrant(ctx, l, g.ID, fault.CredentialExpired)
+				_, err = s.RefuseGrant(ctx, l, g.ID, store.Refusal{Code: fault.CredentialExpired, Why: "its token is over", Hint: "log in"})
 			case g.State == store.GrantRequested && g.CloseRequestedAt == 0 && !gone:
 				if _, _, err = s.PrepareBudget(ctx, l, g.ID, "https://api.openai.com/v1"); err == nil {
 					_, err = s.ActivateGrant(ctx, l, g.ID, store.Activation{EndpointID: made[0].ID, CredentialKind: "api_key"})

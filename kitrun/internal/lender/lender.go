@@ -27,6 +27,7 @@ import (
 	"drawbridge/shared/crashpoint"
 	"drawbridge/shared/fault"
 	"drawbridge/shared/redact"
+	"drawbridge/shared/secretfile"
 	"drawbridge/shared/sibling"
 	"drawbridge/shared/store"
 )
@@ -113,6 +114,9 @@ func New(o Options) *Lender {
 // Lend takes out a grant and waits until brokerd serves it; Run must run. The
 // error is that of the broker's refusal, or broker_unavailable.
 func (l *Lender) Lend(ctx context.Context, a Ask) (*Loan, error) {
+	if err := secretfile.Check("credential file", a.AuthFile); err != nil {
+		return nil, err
+	}
 	path, err := canonical(a.AuthFile)
 	if err != nil {
 		return nil, err
@@ -151,7 +155,7 @@ func (l *Lender) Lend(ctx context.Context, a Ask) (*Loan, error) {
 			err = context.Cause(ctx) // not what the Store says of a call that was cut
 		}
 		l.withdraw(ctx, loan)
-		return nil, err
+		return nil, secretfile.Blame(err, a.AuthFile)
 	}
 	loan.BaseURL, loan.Bind, loan.Transport = grant.BaseURL, grant.BindAddress, grant.TransportMode
 	crashpoint.At("loan_out")

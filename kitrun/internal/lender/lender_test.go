@@ -244,7 +244,7 @@ func TestLender_Lend_Fails(t *testing.T) {
 		code   fault.Code
 		text   string
 	}{
-		{"refused", "refuse", nil, fault.CredentialExpired, "refuses"},
+		{"refused", "refuse", nil, fault.CredentialExpired, "auth.json: take out grant bg_"},
 		{"ends at once", "broken", nil, fault.BrokerUnavailable, "exit status 69"},
 		{"missing", "", func(o *lender.Options) { o.Program.Path = "/no/such/brokerd" }, fault.BrokerUnavailable, "no such file"},
 		{"says nothing", "mute", func(o *lender.Options) { o.Wait = 50 * time.Millisecond }, fault.BrokerUnavailable, "no brokerd took it up in 50ms"},
@@ -294,7 +294,7 @@ func TestLender_Lend_NoCredentialDirectory(t *testing.T) {
 	w := newWorld(t).run("serve")
 	a := w.ask()
 	a.AuthFile = filepath.Join(w.dir, "none", "auth.json")
-	if _, err := w.l.Lend(t.Context(), a); !fault.Is(err, fault.CredentialUnavailable) || strings.Contains(err.Error(), w.dir) {
+	if _, err := w.l.Lend(t.Context(), a); !fault.Is(err, fault.CredentialUnavailable) || !strings.HasPrefix(err.Error(), a.AuthFile+": ") {
 		t.Errorf("got %v", err)
 	}
 	if w.marks() != "" {
@@ -302,8 +302,8 @@ func TestLender_Lend_NoCredentialDirectory(t *testing.T) {
 	}
 }
 
-// The directory of a credential file is resolved, the file itself is not: brokerd
-// refuses a link.
+// The directory of a credential file is resolved, the file itself is not: a link
+// is refused before a brokerd is started.
 func TestLender_Lend_Link(t *testing.T) {
 	w := newWorld(t).run("serve")
 	if err := os.Symlink(w.dir, filepath.Join(w.dir, "dir")); err != nil {
@@ -314,11 +314,15 @@ func TestLender_Lend_Link(t *testing.T) {
 	}
 	a := w.ask()
 	a.AuthFile = filepath.Join(w.dir, "dir", "link")
+	if _, err := w.l.Lend(t.Context(), a); !fault.Is(err, fault.CredentialPermissions) || !strings.HasPrefix(err.Error(), a.AuthFile+": ") || w.marks() != "" {
+		t.Errorf("got %v", err)
+	}
+	a.AuthFile = filepath.Join(w.dir, "dir", "auth.json")
 	loan, err := w.l.Lend(t.Context(), a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, _ := loan.Look(t.Context()); g.CredentialRef != filepath.Join(w.dir, "link") {
+	if g, _ := loan.Look(t.Context()); g.CredentialRef != w.auth {
 		t.Errorf("brokerd is told %s", g.CredentialRef)
 	}
 }

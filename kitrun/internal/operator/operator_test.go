@@ -81,7 +81,7 @@ func TestCommands_Refused(t *testing.T) {
 		{"options not JSON", run("not.json", "--auth-file", at("auth.json")), 1, "[option_invalid]"},
 		{"options empty", run("o.json", "--auth-file", at("auth.json")), 1, "check worker option image"},
 		{"proxy and credential", run("proxy.json", "--auth-file", at("auth.json")), 1, "a providerProxy of their own"},
-		{"no credential", run("o.json", "--auth-file", at("none")), 1, "[credential_unavailable]"},
+		{"no credential", run("o.json", "--auth-file", at("none")), 1, "--auth-file " + at("none") + ": there is no such file [credential_unavailable]"},
 		{"nowhere", run("o.json", "--capability-file", at("cap")), 1, "where the broker is"},
 		{"capability in the options", run("capability.json", "--capability-file", at("cap")), 1, "the options file holds a capability"},
 		{"capability long", run("proxy.json", "--capability-file", at("long")), 1, "[credential_unavailable]"},

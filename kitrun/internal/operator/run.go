@@ -209,9 +209,10 @@ func (s *session) readAuth() error {
 	if err != nil {
 		return fault.New(fault.Usage, "worker run: --auth-file: %w", err)
 	}
+	written := s.auth
 	s.auth = abs
 	if _, err := os.Lstat(abs); err != nil {
-		return fault.New(fault.CredentialUnavailable, "worker run: --auth-file: there is no such file").
+		return fault.New(fault.CredentialUnavailable, "worker run: --auth-file %s: there is no such file", written).
 			WithHint("codex login makes ~/.codex/auth.json")
 	}
 	s.options.ForbiddenRoots = append(s.options.ForbiddenRoots, worker.ForbiddenRoot{Kind: worker.KindCredentials, Path: abs})
