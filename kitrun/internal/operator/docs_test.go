@@ -37,7 +37,8 @@ func TestDocs_FromZero(t *testing.T) {
 		t.Fatalf("%d blocks", len(blocks))
 	}
 	script := blocks[1][1] + blocks[2][1]
-	script = strings.Replace(script, `"runId": "first"`, `"runId": "`+w.run+`", "storageBudget": {"min_free_bytes": 0}`, 1)
+	script = strings.Replace(script, `"runId": "first"`, `"runId": "`+w.run+`", "storageBudget": {"min_free_bytes": 0},
+		"workspaceSetup": {"prompt": "fake: append add.py # sum"}`, 1)
 	cmd := exec.Command("sh", "-e", "-c", script)
 	cmd.Dir = w.dir
 	cmd.Env = w.environ("image="+w.options["image"].(string), "PATH="+w.path("bin")+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+w.path("state"))
@@ -45,7 +46,7 @@ func TestDocs_FromZero(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{": completed after ", `"completed": true`, `"final": `, ".receipt.json\n"} {
+	for _, want := range []string{"+++ b/add.py", ": completed after ", `"completed": true`, `"final": `, ".receipt.json\n"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}

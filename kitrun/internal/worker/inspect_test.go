@@ -217,7 +217,7 @@ func TestRun_ForbiddenRoots(t *testing.T) {
 			}
 			if tc.hit {
 				err := r.refused("forbidden_mount:hidden-oracle")
-				if got := err.Error(); !strings.Contains(got, "worker mounted") {
+				if got := err.Error(); !strings.Contains(got, "worker mounted") || !strings.Contains(got, "(hidden-oracle, \"/") {
 					t.Errorf("got %v", got)
 				}
 				f.neverStarted()
