@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -210,6 +211,9 @@ func (c *cleaner) any(v any) slog.Value {
 	}
 	if s, ok := v.(fmt.Stringer); ok {
 		return slog.StringValue(c.text(safely(s.String)))
+	}
+	if _, own := v.(json.Marshaler); !own && v != nil && reflect.TypeOf(v).Kind() == reflect.String {
+		return slog.StringValue(c.text(reflect.ValueOf(v).String())) // a code: its JSON would be quoted twice
 	}
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -41,6 +41,7 @@ func TestHandler(t *testing.T) {
 		"value", pair{"abc", 1},
 		"list", []string{"a", known},
 		"secret", redact.NewSecret("hidden-value"),
+		"kind", fault.StoreBusy, "named", fault.Code(known),
 		"nil", error(nil),
 		"panics", (*panics)(nil),
 		"chan", make(chan int),
@@ -59,6 +60,7 @@ func TestHandler(t *testing.T) {
 		"g": map[string]any{
 			"in": "[redacted]", "err": "open <home>/x: busy with password=[redacted]", "api_token": "[redacted]", "api_tokens": float64(3),
 			"value": `{"token":"[redacted]","n":1}`, "list": `["a","[redacted]"]`, "secret": "[redacted]", "nil": "null",
+			"kind": "store_busy", "named": "[redacted]",
 			"panics": "(value panics when printed)", "chan": "chan int", "bad": "\ufffd", "took": float64(time.Second),
 			"inner": map[string]any{"header": "Authorization: [redacted]"},
 		},
