@@ -175,12 +175,16 @@ func parseConfig(r io.Reader, set func(name, value string) error) error {
 // parseConfig is parseConfig for one command.
 func (c *Command) parseConfig(fs *flag.FlagSet) ff.ConfigFileParser {
 	return func(r io.Reader, set func(name, value string) error) error {
-		return parseConfig(r, func(name, value string) error {
+		err := parseConfig(r, func(name, value string) error {
 			if c.OtherSettings && fs.Lookup(name) == nil {
 				return nil
 			}
 			return set(name, value)
 		})
+		if err != nil {
+			return usageError("%s: %w", fs.Lookup("config").Value, err)
+		}
+		return nil
 	}
 }
 

@@ -31,7 +31,8 @@ func fakeBrokerd(how, storeDir string) int {
 	}
 	mark("start %d", os.Getpid())
 	if how == "broken" {
-		fmt.Fprintln(os.Stderr, "the address is taken")
+		fmt.Fprintln(os.Stderr, "brokerd: error: the address is taken, password=CANARY")
+		fmt.Fprintln(os.Stderr, "brokerd: hint: take another")
 		return 69
 	}
 	line, err := service.OpenLifeline()

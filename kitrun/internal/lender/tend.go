@@ -2,9 +2,13 @@ package lender
 
 import (
 	"context"
+	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
 	"drawbridge/shared/fault"
+	"drawbridge/shared/redact"
 	"drawbridge/shared/sibling"
 	"drawbridge/shared/store"
 )
@@ -68,31 +72,82 @@ func (l *Lender) needed(ctx context.Context) bool {
 
 // keep runs one brokerd to its end; false means that ctx came first.
 func (l *Lender) keep(ctx context.Context) bool {
-	c, err := l.opt.Program.Start(l.opt.Output, nil)
+	said := &words{Handler: l.opt.Output.Handler()}
+	c, err := l.opt.Program.Start(slog.New(said), nil)
 	if err != nil {
 		l.opt.Log.Error("brokerd cannot start", "err", err)
 		l.failWaiting(fault.New(fault.BrokerUnavailable, "start brokerd beside kitrun: %w", err).
 			WithHint("brokerd must lie in the directory of kitrun, or run already: brokerd serve"))
 		return true
 	}
-	defer c.Release()
 	l.opt.Log.Info("brokerd started", "sibling_pid", c.PID())
 	how, ended := c.Wait(ctx)
 	if !ended {
 		l.end(ctx, c)
+		c.Release()
 		return false
 	}
-	switch code := c.ExitCode(); {
+	code := c.ExitCode()
+	c.Release() // what it said is complete from here on
+	switch {
 	case code == leaseHeld: // somebody else was faster
 		l.opt.Log.Debug("another brokerd holds the lease")
 	case code <= 0: // stopped by somebody, or killed: the next one serves on
 		l.opt.Log.Warn("brokerd ended", "how", how)
 	default: // it cannot work here, and says why
 		l.opt.Log.Warn("brokerd ended", "how", how)
-		l.failWaiting(fault.New(fault.BrokerUnavailable, "take out a grant: the brokerd beside kitrun ended: %s", how).
-			WithHint("its last lines stand above; brokerd serve on this Store shows them again"))
+		l.failWaiting(said.fault(how))
 	}
 	return true
+}
+
+// words passes on what a brokerd prints and keeps what it said of its end.
+type words struct {
+	slog.Handler
+
+	mu               sync.Mutex
+	last, fail, hint string
+}
+
+func (w *words) Handle(ctx context.Context, r slog.Record) error {
+	w.mu.Lock()
+	w.last = r.Message
+	if fail, ok := strings.CutPrefix(r.Message, "brokerd: error: "); ok {
+		w.fail = fail
+	}
+	if hint, ok := strings.CutPrefix(r.Message, "brokerd: hint: "); ok {
+		w.hint = hint
+	}
+	w.mu.Unlock()
+	if !w.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return w.Handler.Handle(ctx, r)
+}
+
+// mostWords bounds what is quoted of a brokerd.
+const mostWords = 400
+
+// fault says how a brokerd ended that cannot work here, and its own words.
+func (w *words) fault(how string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	said := w.fail
+	if said == "" {
+		said = w.last
+	}
+	clean := func(s string) string {
+		line := []rune(fault.CleanLine(redact.New(redact.Options{}).Text(s)))
+		return string(line[:min(len(line), mostWords)])
+	}
+	if said != "" {
+		how += ": " + clean(said)
+	}
+	f := fault.New(fault.BrokerUnavailable, "take out a grant: the brokerd beside kitrun ended: %s", how)
+	if w.hint != "" {
+		return f.WithHint("%s", clean(w.hint))
+	}
+	return f.WithHint("brokerd serve on this Store shows it again")
 }
 
 var leaseHeld = fault.ExitCode(fault.New(fault.LeaseHeld, "held"))
