@@ -69,7 +69,7 @@ func TestCommands_GrantToRevoke(t *testing.T) {
 		t.Errorf("revoke: %d, %q", status, out)
 	}
 	g.post401(t)
-	if out, status := w.brokerd("revoke", g.ID); status != 0 || out != g.ID+" revoked\n" {
+	if out, status := w.brokerd("revoke", g.ID); status != 0 || out != g.ID+" was at its end before: revoked\n" {
 		t.Errorf("revoke again: %d, %q", status, out)
 	}
 
@@ -278,6 +278,9 @@ func TestCommands_GrantSaysWhy(t *testing.T) {
 	if err != nil || len(all) != 7 {
 		t.Fatalf("%d grants, %v", len(all), err)
 	}
+	if out, status := w.brokerd("revoke", all[0].ID); status != 0 || out != all[0].ID+" was at its end before: refused (credential_unavailable)\n" {
+		t.Errorf("revoke of what was refused: %d, %q", status, out)
+	}
 	if text, _ := w.brokerd("status", all[0].ID); !strings.Contains(text, "credential_unavailable: read the credential file: it holds neither") {
 		t.Errorf("status: %s", text)
 	}
@@ -294,4 +297,7 @@ func TestCommands_Settings(t *testing.T) {
 	d.signal(syscall.SIGTERM).exits(0)
 	bad := w.write("bad.json", `{"upstream-origin":"https://example.com"}`)
 	w.start(false, "-config", bad).exits(2)
+	if status, said := w.told("serve", "-config", bad); status != 2 || !strings.Contains(said, "brokerd: error: "+bad+`: configuration file: config file flag "upstream-origin"`) {
+		t.Errorf("got %d: %s", status, said)
+	}
 }

@@ -217,9 +217,14 @@ func revoke(ctx context.Context, db *store.Store, ids []string, run string, stdo
 			return err
 		}
 	}
+	ended := map[string]store.Grant{}
 	for _, id := range ids {
-		if _, err := db.RequestClose(ctx, id, store.CloseRevoked); err != nil {
+		g, err := db.RequestClose(ctx, id, store.CloseRevoked)
+		if err != nil {
 			return err
+		}
+		if !g.Open() {
+			ended[id] = g
 		}
 	}
 	serving, err := served(ctx, db)
@@ -227,6 +232,10 @@ func revoke(ctx context.Context, db *store.Store, ids []string, run string, stdo
 		return err
 	}
 	for _, id := range ids {
+		if g, ok := ended[id]; ok {
+			fmt.Fprintf(stdout, "%s was at its end before: %s\n", id, howEnded(g))
+			continue
+		}
 		if !serving {
 			fmt.Fprintf(stdout, "%s opens nothing any more; no brokerd serves the Store, the next one ends it\n", id)
 			continue
@@ -238,6 +247,18 @@ func revoke(ctx context.Context, db *store.Store, ids []string, run string, stdo
 		fmt.Fprintf(stdout, "%s %s\n", g.ID, g.State)
 	}
 	return nil
+}
+
+// howEnded is the state of a grant at its end, and why.
+func howEnded(g store.Grant) string {
+	why := g.CloseReason
+	if g.State == store.GrantRefused {
+		why = g.RefusalCode
+	}
+	if why == "" || why == g.State {
+		return g.State
+	}
+	return g.State + " (" + why + ")"
 }
 
 func openGrants(ctx context.Context, db *store.Store, run string) (ids []string, err error) {
