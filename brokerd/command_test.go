@@ -286,6 +286,17 @@ func TestCommands_GrantSaysWhy(t *testing.T) {
 	}
 }
 
+// A second brokerd says once who serves the Store.
+func TestCommands_SecondServe(t *testing.T) {
+	w := newWorld(t)
+	d := w.serve()
+	status, said := w.told("serve", "-listen", "127.0.0.1", "-runtime-dir", filepath.Join(w.home, "run"))
+	want := fmt.Sprintf("brokerd: error: serve the Store: another brokerd (pid %d) serves it [lease_held]\nbrokerd: hint: brokerd status shows", d.cmd.Process.Pid)
+	if status != 75 || !strings.HasPrefix(said, want) {
+		t.Errorf("got %d: %s", status, said)
+	}
+}
+
 // The file and the environment take what the flags take; the environment has no
 // origin to offer.
 func TestCommands_Settings(t *testing.T) {

@@ -109,6 +109,9 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	if err := db.Writable(); err != nil {
 		return err
 	}
+	if err := alone(ctx, db); err != nil {
+		return err
+	}
 	if err := log.Daily(filepath.Join(cfg.StoreDir, store.LogDir)); err != nil {
 		log.Warn("no runtime log file", "err", err)
 	}
@@ -130,6 +133,21 @@ func serve(ctx context.Context, cfg serveConfig, stderr io.Writer) error {
 	g.Add("leases", keeper.Run)
 	g.Add("doorbell", bell.Run)
 	return g.Run(ctx)
+}
+
+// alone refuses to start beside a brokerd that lives on the Store. Of two that start
+// at the same time the lease itself decides.
+func alone(ctx context.Context, db *store.Store) error {
+	rows, err := db.Leases(ctx, store.BrokerdLease())
+	if err != nil || len(rows) == 0 || !rows[0].Live {
+		return err
+	}
+	who := "another brokerd"
+	if parts := strings.Split(rows[0].Holder, "/"); len(parts) > 2 {
+		who += " (pid " + parts[2] + ")"
+	}
+	return fault.New(fault.LeaseHeld, "serve the Store: %s serves it", who).
+		WithHint("brokerd status shows where it listens; it takes grants as it is, or end it first")
 }
 
 // options turns the settings into what a Broker takes, and refuses what it would
