@@ -73,6 +73,13 @@ func TestCommands_GrantToRevoke(t *testing.T) {
 		t.Errorf("revoke again: %d, %q", status, out)
 	}
 
+	if out, status := w.brokerd("status", "-run", "run-1"); status != 0 || !strings.Contains(out, g.ID+"  revoked  run-1") {
+		t.Errorf("status of a run that is over: %d, %s", status, out)
+	}
+	if out, _ := w.brokerd("status", "-run", "run-2"); strings.Contains(out, "bg_") {
+		t.Errorf("status of a run without grants: %s", out)
+	}
+
 	left := w.lend(nil)
 	d.signal(syscall.SIGKILL).exits(-1)
 	if out, status := w.brokerd("revoke", "-all"); status != 0 || !strings.HasPrefix(out, left.ID+" opens nothing any more; no brokerd serves") {
@@ -193,6 +200,7 @@ func TestCommands_Refused(t *testing.T) {
 		{grant("left over"), 2},
 		{list("grant", "-model", model), 2},
 		{list("grant", "-auth-file", w.auth), 1},
+		{list("status", "-run", "r", "bg_1"), 2},
 		{list("revoke"), 2},
 		{list("revoke", "-all", "bg_1"), 2},
 		{list("revoke", "bg_unknown"), 1},

@@ -48,16 +48,21 @@ func evidenceCommand(stdout io.Writer) *service.Command {
 
 func statusCommand(stdout io.Writer) *service.Command {
 	var f storeFlags
-	asJSON := false
+	asJSON, run := false, ""
 	return &service.Command{
 		Name: "status", Short: "Show who serves, where, and which grants are open", Args: "[<grant id>]", MaxArgs: 1,
-		Long: "status of one grant, which may be at its end, also shows what happened to it.",
+		Long: "status of one grant, which may be at its end, also shows what happened to it. With -run\n" +
+			"all grants of a run are listed, also those at their end.",
 		Flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.BoolVar(&asJSON, "json", false, "print one JSON object")
+			fs.StringVar(&run, "run", "", "the grants with this `label`, open or ended")
 		},
 		OtherSettings: true,
 		Run: func(ctx context.Context, args []string) error {
+			if len(args) == 1 && run != "" {
+				return fault.New(fault.Usage, "status: give one of a grant id and -run")
+			}
 			db, err := f.open(ctx, true)
 			if err != nil {
 				return err
@@ -66,7 +71,7 @@ func statusCommand(stdout io.Writer) *service.Command {
 			if len(args) == 1 {
 				return statusOf(ctx, db, args[0], asJSON, stdout)
 			}
-			st, err := look(ctx, db)
+			st, err := look(ctx, db, run)
 			if err != nil {
 				return err
 			}
@@ -86,7 +91,7 @@ type status struct {
 	now       int64
 }
 
-func look(ctx context.Context, db *store.Store) (st status, err error) {
+func look(ctx context.Context, db *store.Store, run string) (st status, err error) {
 	st.now = db.Now()
 	if st.serving, err = served(ctx, db); err != nil {
 		return st, err
@@ -94,7 +99,11 @@ func look(ctx context.Context, db *store.Store) (st status, err error) {
 	if st.endpoints, err = db.Endpoints(ctx); err != nil {
 		return st, err
 	}
-	st.grants, err = db.OpenGrants(ctx)
+	if run != "" {
+		st.grants, err = db.GrantsOfRun(ctx, run)
+	} else {
+		st.grants, err = db.OpenGrants(ctx)
+	}
 	return st, err
 }
 
@@ -206,7 +215,10 @@ func (st status) text(w io.Writer) error {
 		if g.CloseRequestedAt != 0 && g.State == store.GrantActive {
 			state = "to be closed"
 		}
-		left := max(time.Duration(g.ExpiresAt-st.now)*time.Millisecond, 0).Truncate(time.Second)
+		left := "-"
+		if g.Open() {
+			left = max(time.Duration(g.ExpiresAt-st.now)*time.Millisecond, 0).Truncate(time.Second).String()
+		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", g.ID, state, g.RunID, g.Request.Model, g.TotalForwarded,
 			g.Request.MaxRequests, g.Refused, g.MeasuredInput+g.MeasuredOutput, left)
 	}
