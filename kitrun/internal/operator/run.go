@@ -127,6 +127,7 @@ type session struct {
 	progress       *progress.Progress
 	loan           *lender.Loan
 	lent           chan *lender.Loan // for the progress; holds the loan once it is out
+	grant          string            // what was lent; "": nothing was
 
 	began   time.Time
 	receipt worker.Receipt
@@ -379,6 +380,7 @@ func (s *session) borrow(ctx context.Context) (giveBack func() error, err error)
 		}
 		return nothing, err
 	}
+	s.grant = loan.ID
 	s.lent <- loan
 	giveBack = func() error { return loan.Close(ctx) }
 	if err := s.reach.Check(loan); err != nil {
@@ -424,7 +426,11 @@ func (s *session) finish(result error) error {
 		if !s.receipt.Completed {
 			output = "; output " + kept + ".stdout.jsonl"
 		}
-		say(s.stderr, "%s%s; receipt %s", progress.Outcome(s.receipt, time.Since(s.began)), output, kept+".receipt.json")
+		grant := ""
+		if s.grant != "" {
+			grant = "; grant " + s.grant
+		}
+		say(s.stderr, "%s%s; receipt %s%s", progress.Outcome(s.receipt, time.Since(s.began)), output, kept+".receipt.json", grant)
 	}
 	if result == nil && !s.receipt.Completed {
 		return service.Status(service.ExitFail)

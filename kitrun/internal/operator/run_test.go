@@ -60,6 +60,9 @@ func TestRun(t *testing.T) {
 				g.Request.ReasoningEffort != "" || g.ExpiresAt-g.CreatedAt != 120_000 {
 				t.Errorf("grant: %+v", g)
 			}
+			if !strings.Contains(p.Stderr.String(), ".receipt.json; grant "+g.ID+"\n") {
+				t.Error("the last line does not name the grant")
+			}
 			if diff := cmp.Diff([]string{"Bearer " + credential}, w.upstream.auth); diff != "" {
 				t.Error(diff)
 			}
