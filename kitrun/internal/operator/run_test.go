@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 			if diff := cmp.Diff(string(file), p.Stdout.String()); diff != "" {
 				t.Errorf("not the receipt that is kept: %s", diff)
 			}
-			for _, want := range []string{"kitrun: 0:00 admitted; disk ", " running; ", ": completed after 0:", "tokens 20 in, 10 out; receipt "} {
+			for _, want := range []string{"kitrun: 0:0", " admitted; disk ", " running; ", ": completed after 0:", "tokens 20 in, 10 out; receipt "} {
 				if !strings.Contains(p.Stderr.String(), want) {
 					t.Errorf("stderr lacks %q", want)
 				}
