@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -145,7 +146,7 @@ func TestEvidence_Flood(t *testing.T) {
 	var most int64
 	quiet, last := 0, ""
 	testkit.Eventually(t, 10*limit, func() bool {
-		most = max(most, size(dir))
+		most = max(most, size(t, dir))
 		log := w.must("logs", s.StationID)
 		if quiet++; log != last {
 			quiet, last = 0, log
@@ -156,7 +157,7 @@ func TestEvidence_Flood(t *testing.T) {
 		t.Errorf("during the flood: %d %s", status, body)
 	}
 	w.must("stop", s.StationID, "-wait")
-	most = max(most, size(dir))
+	most = max(most, size(t, dir))
 	f, text := w.document(s.StationID, 1)
 	if most > evidence.MaxLog || f.Logs.Bytes > evidence.MaxLog || f.Logs.Bytes < 6<<20 {
 		t.Errorf("at most %d bytes of disk: %s", most, text)
@@ -170,16 +171,26 @@ func TestEvidence_Flood(t *testing.T) {
 	}
 }
 
-// size is what the files below a directory take.
-func size(dir string) (n int64) {
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() {
-			if info, err := e.Info(); err == nil {
-				n += info.Size()
-			}
+// size is what the files of a log take together at one moment: where one came or went
+// meanwhile, it is looked again.
+func size(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	testkit.Eventually(t, limit, func() bool {
+		before, err := os.ReadDir(dir)
+		if err != nil {
+			return false
 		}
-		return nil
-	})
+		n = 0
+		for _, e := range before {
+			info, err := e.Info()
+			if err != nil {
+				return false
+			}
+			n += info.Size()
+		}
+		after, err := os.ReadDir(dir)
+		return err == nil && slices.EqualFunc(before, after, func(a, b fs.DirEntry) bool { return a.Name() == b.Name() })
+	}, "a moment at which no file comes or goes")
 	return n
 }
 

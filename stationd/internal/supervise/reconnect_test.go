@@ -35,7 +35,7 @@ func TestReconnect(t *testing.T) {
 	w := newWorld(t)
 	w.spec.Artifact = nil
 	w.start()
-	if _, err := w.process.Client().Launch(t.Context(), wire.Launch{Args: []string{"/bin/sh", "-c", "echo before; while [ ! -e go ]; do sleep 0.02; done; echo after; exit 3"}, Dir: w.spec.Workspace}); err != nil {
+	if _, err := w.process.Client().Launch(t.Context(), wire.Launch{Args: []string{"/bin/sh", "-c", "while [ ! -e begin ]; do sleep 0.02; done; echo before; while [ ! -e go ]; do sleep 0.02; done; echo after; exit 3"}, Dir: w.spec.Workspace}); err != nil {
 		t.Fatal(err)
 	}
 	dial := func(ctx context.Context) (*lines, error) {
@@ -63,6 +63,7 @@ func TestReconnect(t *testing.T) {
 	}
 	defer c.Close()
 	told := gather(c)
+	w.file("begin") // not earlier: the world's own client would take what it says
 	testkit.Eventually(t, patience, func() bool { return told.of(wire.Stdout) == "before\n" })
 	_ = first.Close()
 	testkit.Eventually(t, patience, func() bool { return dials.Load() == 1 })
