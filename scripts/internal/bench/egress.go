@@ -14,7 +14,7 @@ import (
 
 const (
 	wayBytes  = 256 << 20 // of one tunnel
-	wayRounds = 5
+	wayRounds = 15
 	wayLeast  = 0.5
 	wayName   = "loopback"
 )

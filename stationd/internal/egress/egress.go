@@ -41,6 +41,7 @@ const (
 	maxHeaders     = 32 << 10
 	stopServer     = 500 * time.Millisecond // for answers that are being written
 	maxConnections = 128                    // of the daemon, at once; further ones wait to be accepted
+	sendBuffer     = 1 << 20                // of the kernel, towards the daemon; the usual 208 KiB cost a tunnel a seventh of its throughput
 )
 
 // Enforcement says what keeps a daemon from other ways out (station §9.1).
@@ -276,6 +277,9 @@ func (d *door) Accept() (net.Conn, error) {
 	if err != nil {
 		<-d.room
 		return nil, err
+	}
+	if out, ok := c.(*net.UnixConn); ok {
+		_ = out.SetWriteBuffer(sendBuffer) // a tunnel works with a smaller one, too
 	}
 	return &visitor{Conn: c, leave: sync.OnceFunc(func() { <-d.room })}, nil
 }
