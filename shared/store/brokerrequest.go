@@ -47,11 +47,10 @@ type GrantCount struct {
 	Received, Refused int64
 }
 
-// RequestDraft asks for a reservation. Evidence gives the row's JSON for the number that
-// the reservation gets; it does nothing besides.
+// RequestDraft asks for a reservation. The member seq of its evidence is set here.
 type RequestDraft struct {
 	GrantID   string
-	Evidence  func(seq int64) []byte
+	Evidence  []byte
 	StartedAt int64
 }
 
@@ -96,7 +95,7 @@ WHERE grant_id = :grant`)
 
 	requestInsert = define(`
 INSERT INTO broker_requests(grant_id, seq, outcome, evidence, started_at)
-VALUES (:grant, :seq, 'reserved', :evidence, :started)`)
+VALUES (:grant, :seq, 'reserved', json_set(:evidence, '$.seq', :seq), :started)`)
 
 	requestSettle = define(`
 UPDATE broker_requests
@@ -205,7 +204,7 @@ func (t *tx) reserveRequest(l *Lease, d RequestDraft) (DraftAnswer, error) {
 	if err != nil {
 		return DraftAnswer{}, err
 	}
-	err = t.must(requestInsert, "grant", d.GrantID, "seq", seq, "evidence", d.Evidence(seq), "started", d.StartedAt)
+	err = t.must(requestInsert, "grant", d.GrantID, "seq", seq, "evidence", d.Evidence, "started", d.StartedAt)
 	return DraftAnswer{Result: DraftReserved, Seq: seq}, err
 }
 

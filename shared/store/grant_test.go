@@ -543,8 +543,5 @@ func registeredRun(first bool) func(*store.NewGrant) {
 }
 
 func draft(grantID string) store.RequestDraft {
-	evidence := func(seq int64) []byte {
-		return fmt.Appendf(nil, `{"seq":%d,"grant_id":%q,"outcome":"reserved","status":null,"ended_at":null}`, seq, grantID)
-	}
-	return store.RequestDraft{GrantID: grantID, Evidence: evidence, StartedAt: 5}
+	return store.RequestDraft{GrantID: grantID, Evidence: fmt.Appendf(nil, `{"seq":0,"grant_id":%q,"outcome":"reserved","status":null,"ended_at":null}`, grantID), StartedAt: 5}
 }

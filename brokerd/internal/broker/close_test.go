@@ -40,7 +40,7 @@ func TestClose_RowNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := upstream.Evidence{GrantID: g.ID, Outcome: upstream.Reserved, StartedAt: 1}
-	draft := store.RequestDraft{GrantID: g.ID, Evidence: row.JSONAs, StartedAt: 1}
+	draft := store.RequestDraft{GrantID: g.ID, Evidence: row.JSON(), StartedAt: 1}
 	if _, err := s.CommitRequests(ctx, l, store.RequestBatch{Drafts: []store.RequestDraft{draft}}); err != nil {
 		t.Fatal(err)
 	}

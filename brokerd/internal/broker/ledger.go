@@ -77,7 +77,7 @@ func (l ledger) Commit(ctx context.Context, batch upstream.Batch) ([]upstream.An
 			continue
 		}
 		at = append(at, i)
-		rows.Drafts = append(rows.Drafts, store.RequestDraft{GrantID: d.Grant.ID, Evidence: d.Evidence.JSONAs, StartedAt: d.Evidence.StartedAt})
+		rows.Drafts = append(rows.Drafts, store.RequestDraft{GrantID: d.Grant.ID, Evidence: d.Evidence.JSON(), StartedAt: d.Evidence.StartedAt})
 	}
 	results, err := l.b.opt.Store.CommitRequests(ctx, l.b.lease, rows)
 	if err != nil {

@@ -52,7 +52,7 @@ func (c *call) forward() (cut bool) {
 		c.tell(time.Since(begin))
 	}()
 
-	resp, err := c.h.opt.Transport.RoundTrip(<-c.outgoing)
+	resp, err := c.h.opt.Transport.RoundTrip(c.request())
 	c.parcel.drop()
 	if err != nil {
 		return c.unanswered(troubleOf(err))

@@ -316,9 +316,6 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// short are the escapes of two bytes that are the one spelling of what they stand for.
-var short = [256]bool{'"': true, '\\': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
-
 // run gives the end of the plain bytes from i on. Eight are looked at together: a byte
 // of x that is zero borrows into its highest bit.
 func run(in []byte, i int) int {
@@ -344,9 +341,6 @@ func (p *parser) text() error {
 	for {
 		begin := p.at
 		p.at = run(p.in, p.at)
-		for p.next() == '\\' && p.at+1 < len(p.in) && short[p.in[p.at+1]] {
-			p.at = run(p.in, p.at+2)
-		}
 		p.out = append(p.out, p.in[begin:p.at]...)
 		switch p.next() {
 		case '"':

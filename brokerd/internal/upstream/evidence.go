@@ -70,12 +70,6 @@ func (e Evidence) JSON() []byte {
 	return data
 }
 
-// JSONAs gives the row as it is stored with this number.
-func (e Evidence) JSONAs(seq int64) []byte {
-	e.Seq = seq
-	return e.JSON()
-}
-
 // Unmeasured reports whether the provider answered and did not say what it cost.
 func (e Evidence) Unmeasured() bool {
 	return e.ResponseUsage == nil && e.Status != nil && *e.Status < 400

@@ -86,6 +86,18 @@ type texts struct {
 	truncated bool
 }
 
+// texts has the digests made beside other work, and gives them by a channel.
+func (p *parcel) texts() <-chan texts {
+	out := make(chan texts, 1)
+	p.hold()
+	go func() {
+		defer p.letGo()
+		digests, truncated := p.doc.InputDigests()
+		out <- texts{digests, truncated}
+	}()
+	return out
+}
+
 // open gives a reader of the body from its beginning.
 func (p *parcel) open() io.ReadCloser {
 	p.mu.Lock()

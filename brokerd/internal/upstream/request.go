@@ -41,9 +41,8 @@ type call struct {
 	closed    bool   // the grant turned out to serve no more
 	trouble   string // with the provider, for the log
 
-	parcel     *parcel              // what is sent
-	outgoing   <-chan *http.Request // of a request that is reserved
-	texts      <-chan texts         // the same
+	parcel     *parcel      // what is sent
+	texts      <-chan texts // of a request that is reserved
 	credential Credential
 	evidence   Evidence
 }
@@ -90,9 +89,8 @@ func (c *call) serve() (cut bool) {
 		defer c.parcel.drop()
 	}
 	if refusal == "" {
-		c.outgoing, c.texts = c.beside()
+		c.texts = c.parcel.texts() // while the disk works
 		if refusal = c.reserve(); refusal != "" {
-			_ = (<-c.outgoing).Body.Close() // gives its bytes back
 			<-c.texts
 		}
 	}
@@ -322,21 +320,6 @@ func label(s string) *string {
 		return nil
 	}
 	return &s
-}
-
-// beside makes, while the disk works, what is sent once the request is paid for, then
-// the digests of its texts.
-func (c *call) beside() (<-chan *http.Request, <-chan texts) {
-	outgoing, digests := make(chan *http.Request, 1), make(chan texts, 1)
-	c.parcel.hold()
-	go func() {
-		defer c.parcel.letGo()
-		outgoing <- c.request()
-		var t texts
-		t.digests, t.truncated = c.parcel.doc.InputDigests()
-		digests <- t
-	}()
-	return outgoing, digests
 }
 
 // reserve has the request paid for.
